@@ -58,7 +58,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one tenant may use at once; None is no limit. `parked_sessions`: of its sessions, on each node."""
+    """What one tenant may use at once; None is no limit. `parked_sessions`, `frozen_sessions`: on each node."""
 
     sessions: int | None = 100
     sessions_per_principal: int | None = None
@@ -69,6 +69,7 @@ class Limits:
     memory_mb: int | None = None
     spawns_per_minute: int | None = None
     parked_sessions: int | None = 1000
+    frozen_sessions: int | None = 1000
 
 
 RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
@@ -99,7 +100,7 @@ class Timeouts:
     """How long a backend and its sessions may take.
 
     An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place. After `park_s` it
-    gives its process back until the next message; None: never.
+    is parked or frozen (`links.source.rests_as`) until the next message; None: never.
     """
 
     initialize_s: float = 30.0
@@ -204,6 +205,7 @@ class Guide:
 
 
 Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is reached by URL
+Rest = Literal["parked", "frozen"]  # an idle session has given its process back; or it stands still
 
 
 @dataclass(frozen=True, slots=True)

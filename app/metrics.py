@@ -138,6 +138,7 @@ class Metrics:
         self._declare_node(version)
         self._declare_egress()
         self._declare_upstreams()
+        self._declare_idle_sessions()
         self.trace_spans = self._counter(
             "trunkline_trace_spans_total", "Spans that were to be sent to the collector, by result.", "result"
         )
@@ -151,6 +152,27 @@ class Metrics:
 
     def _seconds(self, name: str, documentation: str, buckets: tuple[float, ...] = BUCKETS) -> Histogram:
         return Histogram(name, documentation, buckets=buckets, registry=self.registry)
+
+    def _declare_idle_sessions(self) -> None:
+        self.sessions_parked = self._gauge(
+            "trunkline_sessions_parked", "Open sessions that have given their process back until the next message."
+        )
+        self.session_wakes = self._counter(
+            "trunkline_session_wakes_total", "Parked sessions that got a process again, or none (failed).", "result"
+        )
+        self.session_wake_seconds = self._seconds(
+            "trunkline_session_wake_seconds", "Time from the message to a parked session to its process."
+        )
+        self.sessions_frozen = self._gauge("trunkline_sessions_frozen", "Open sessions whose process stands still.")
+        self.session_freezes = self._counter(
+            "trunkline_session_freezes_total", "Processes of idle sessions that were stopped, or were not.", "result"
+        )
+        self.session_thaws = self._counter(
+            "trunkline_session_thaws_total", "Frozen processes that go on, or were ended (failed).", "result"
+        )
+        self.session_thaw_seconds = self._seconds(
+            "trunkline_session_thaw_seconds", "Time from the message to a frozen session until its process goes on."
+        )
 
     def _declare_calls_and_sessions(self) -> None:
         self.server_operations = OperationHistogram(
@@ -169,17 +191,6 @@ class Metrics:
         self.sessions = self._gauge("trunkline_sessions", "Open sessions.", "transport")
         self.sessions_opened = self._counter("trunkline_sessions_opened_total", "Sessions opened.", "transport")
         self.sessions_closed = self._counter("trunkline_sessions_closed_total", "Sessions closed, by reason.", "reason")
-        self.sessions_parked = self._gauge(
-            "trunkline_sessions_parked", "Open sessions that have given their process back until the next message."
-        )
-        self.session_wakes = self._counter(
-            "trunkline_session_wakes_total",
-            "Parked sessions that got a process again, warm or cold, or none (failed).",
-            "result",
-        )
-        self.session_wake_seconds = self._seconds(
-            "trunkline_session_wake_seconds", "Time from the message to a parked session to its process."
-        )
         self.streams = self._gauge("trunkline_streams", "Open event streams, by kind.", "kind")
         self.messages_dropped = self._counter(
             "trunkline_messages_dropped_total", "Messages that could not be delivered, by reason.", "reason"

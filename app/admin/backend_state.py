@@ -13,7 +13,8 @@ from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.fields import SILENT
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
 from app.domain import BackendSpec
-from app.sandbox.report import SandboxView, of_backend
+from app.links.source import rests_as
+from app.sandbox.report import SandboxView, of_backend, why_not_frozen
 from app.this_node.listing import Gathered
 from app.this_node.views import BackendRunning
 
@@ -107,6 +108,10 @@ class ShownBackend(ListedBackend):
         description="With `warm: auto`: why each node has its target.",
         examples=[["gateway-1: 2: 40 arrivals in the last hours, a start takes 0.8 s"]],
     )
+    not_frozen_why: list[str] = Field(
+        description="With `timeouts.park_s` and `recovery: end`: the nodes that freeze none of its sessions, and why.",
+        examples=[["gateway-1: no such hierarchy is mounted"]],
+    )
 
     failures: list[KeptFailure] = Field(
         description=f"The last {MAX_KEPT} of each node, newest first. A node forgets them when it stops."
@@ -130,7 +135,10 @@ class RunningBackends:
         """With its failures, see `shown_failure`."""
         failures = [shown_failure(each, in_full=in_full) for each in self._failures(spec)]
         members = {**self._members(spec), "failures": failures, "silent_nodes": self._silent}
-        members["sandbox_report"] = _sandbox_report(spec, sandboxes)
+        views = sorted(sandboxes, key=lambda view: view.node)
+        members["sandbox_report"] = _sandbox_report(spec, views)
+        obstacles = [(each.node, why_not_frozen(each, spec)) for each in views if rests_as(spec) == "frozen"]
+        members["not_frozen_why"] = [f"{node}: {why}" for node, why in obstacles if why]
         running = sorted(self._by_name[spec.name], key=lambda each: each.node)
         members["warm_why"] = [f"{each.node}: {each.warm_target}: {each.warm_why}" for each in running if each.warm_why]
         return ShownBackend.model_validate(members)
@@ -159,7 +167,7 @@ class RunningBackends:
 def _sandbox_report(spec: BackendSpec, sandboxes: Iterable[SandboxView]) -> list[dict[str, object]]:
     nodes = defaultdict[str, list[str]](list)
     reports: dict[str, dict[str, object]] = {}
-    for view in sorted(sandboxes, key=lambda view: view.node):
+    for view in sandboxes:
         report = asdict(of_backend(view, spec))
         key = json.dumps(report, sort_keys=True)
         reports[key] = report

@@ -7,6 +7,7 @@ from app.config.settings import Settings
 from app.doctor.findings import Check, State
 from app.egress.egress import Egress, EgressOptions
 from app.metrics import Metrics
+from app.processes.freezer import has_swap_now
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.sandbox.composer import Composer
 from app.sandbox.machine import Machine, examine
@@ -26,6 +27,7 @@ _NAMES = {
     Tier.NAMESPACES: "namespaces, by bubblewrap",
     Tier.ASSISTED: "a user for each tenant",
 }
+_GROUPS = "Run as root, or in a delegated control group (systemd: Delegate=yes)."
 _ADVICE = "Backends run in the highest tier that holds; docs/security.md says what each needs and protects."
 
 
@@ -39,7 +41,8 @@ def sandbox(settings: Settings | None) -> list[Check]:
         except (SpawnFailed, OSError, TimeoutError) as error:
             return [Check("sandbox", State.MISSING, f"could not be probed: {error}", "Is there a limit on processes?")]
         must = settings is not None and settings.sandbox == "require"
-        return [_rule(reports, must=must), *_tiers(machine, reports), *_limits(cgroups, reports, must=must)]
+        limits = _limits(cgroups, reports, must=must)
+        return [_rule(reports, must=must), *_tiers(machine, reports), *limits, _freezer(cgroups)]
     finally:
         cgroups.close()
 
@@ -109,8 +112,17 @@ def _limits(cgroups: CgroupRoots, reports: Sequence[TierReport], *, must: bool) 
         why_not = tried.why_not(guarantee) if tried else "it was not tried"
         if guarantee not in cgroups.directories:
             why = f"not limited by the kernel: {cgroups.missing.get(guarantee, 'no control groups')}"
-            yield Check(name, lacking, why, "Run as root, or in a delegated control group (systemd: Delegate=yes).")
+            yield Check(name, lacking, why, _GROUPS)
         elif why_not:
             yield Check(name, lacking, f"the limit did not hold: {why_not}", _ADVICE)
         else:
             yield Check(name, State.OK, f"limited in {cgroups.directories[guarantee]}")
+
+
+def _freezer(cgroups: CgroupRoots) -> Check:
+    """Whether idle sessions of servers with state can stand still."""
+    if cgroups.why_not_frozen:
+        what = f"idle sessions of servers with state keep running (timeouts.park_s): {cgroups.why_not_frozen}"
+        return Check("freezer", State.OPTIONAL, what, _GROUPS)
+    memory = "their memory goes to swap" if has_swap_now() else "they keep their memory, as there is no swap"
+    return Check("freezer", State.OK, f"idle sessions of servers with state can be frozen; {memory}")

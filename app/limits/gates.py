@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from app.domain import DEFAULT_TENANT, Limits
+from app.domain import DEFAULT_TENANT, Limits, Rest
 from app.errors import QuotaExceeded, RateLimited, session_quota
 from app.limit_reached import LimitReached
 from app.limits.bucket import TokenBucket
@@ -37,7 +37,7 @@ class TenantGate:
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
         self.in_flight = self.remote_in_flight = 0
-        self.parked = 0  # of the sessions
+        self.resting = Counter[Rest]()  # of the sessions
         self.bucket: TokenBucket | None = None
         self.configure(limits)
 
@@ -78,17 +78,18 @@ class TenantGate:
         if not self._per_principal[identity]:
             del self._per_principal[identity]
 
-    def may_park(self) -> bool:
-        """Whether one more session of the tenant may be parked on this node."""
-        return self.limits.parked_sessions is None or self.parked < self.limits.parked_sessions
+    def may_rest(self, how: Rest) -> bool:
+        """Whether one more session of the tenant may be parked, or frozen, on this node."""
+        most = self.limits.parked_sessions if how == "parked" else self.limits.frozen_sessions
+        return most is None or self.resting[how] < most
 
-    def park_session(self) -> None:
-        """Counts a session as parked until `unpark_session`."""
-        self.parked += 1
+    def session_rests(self, how: Rest) -> None:
+        """Counts a session as parked, or frozen, until `session_wakes`."""
+        self.resting[how] += 1
 
-    def unpark_session(self) -> None:
-        """Undoes `park_session`."""
-        self.parked -= 1
+    def session_wakes(self, how: Rest) -> None:
+        """Undoes `session_rests`."""
+        self.resting[how] -= 1
 
     def begin_call(self, now: float) -> None:
         """Counts a call until `end_call`.

@@ -13,8 +13,9 @@ from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy, BackendUnavailable, ShuttingDown, StorageUnavailable
 from app.links.respawning import Again, RespawningLink
+from app.links.resting.freezing import Freezable, FreezingLink
 from app.links.shared_processes import SharedProcesses
-from app.links.source import LinkLease
+from app.links.source import LinkLease, rests_as
 from app.links.toolsets import Toolsets, is_toolset
 from app.protocol.handshake_record import HandshakeRecord
 from app.upstreams.upstreams import Upstreams
@@ -60,6 +61,9 @@ class ProcessLeasing:
     ) -> LinkLease:
         first = await self._take(tasks, spec, limits, principal)
         if spec.recovery == "end":
+            process = first.link
+            if rests_as(spec) == "frozen" and isinstance(process, Freezable):
+                return FreezingLink(first, process)
             return first
         return RespawningLink(first, self._again(tasks, spec, limits, principal), tasks, spec.timeouts.initialize_s)
 

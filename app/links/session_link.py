@@ -4,10 +4,10 @@ from collections.abc import Collection
 
 import anyio
 
-from app.domain import BackendSpec, Limits, Principal
+from app.domain import BackendSpec, Limits, Principal, Rest
 from app.errors import GatewayError, InvalidMessage
 from app.links.bridged import BridgedLink, BridgedSession
-from app.links.source import Keeper, LinkLease, LinkSource, Parkable, Rest
+from app.links.source import Keeper, LinkLease, LinkSource, Parkable
 from app.links.tapped import Tap, retapped
 from app.metrics import Metrics
 from app.processes.link import BackendLink
@@ -128,7 +128,7 @@ class SessionLink:
         return None if self._link is None else self._link.answering()
 
     def park(self, keeper: Keeper) -> bool:
-        """As Parkable.park; False if the link cannot be parked."""
+        """As Parkable.park; False if the link can be neither parked nor frozen."""
         lease: object = self._lease
         return isinstance(lease, Parkable) and lease.park(keeper)
 

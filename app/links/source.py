@@ -1,15 +1,21 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
 from collections.abc import Collection, Iterable
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from app.domain import BackendSpec, Limits, Principal
+from app.domain import BackendSpec, Limits, Principal, Rest
 from app.errors import GatewayError
 from app.processes.link import BackendLink, Exit
 
-Rest = Literal["parked"]  # what an idle session's link may be: its process was given back
+
+def rests_as(spec: BackendSpec) -> Rest | None:
+    """What becomes of idle sessions of this backend. Where the next process could not know what the present one does,
+    that is kept; but not while others share it."""
+    if spec.timeouts.park_s is None or (spec.recovery == "end" and spec.isolation == "shared"):
+        return None
+    return "parked" if spec.recovery == "respawn" else "frozen"
 
 
 class ProcessLink(BackendLink, Protocol):
@@ -48,26 +54,31 @@ class LinkSource(Protocol):
 
 
 class Keeper(Protocol):
-    """Who has parked a link: it is told once how that ended, with `woken` or `gone`. Must not raise."""
+    """Who has parked or frozen a link: it is told once how that ended, with `woken` or `gone`. Must not raise."""
+
+    def stopped(self, error: OSError | None) -> None:
+        """The process of a link that was frozen stands still, or cannot be stopped: then `gone` follows. By then it may
+        have been thawed, or given back."""
 
     def woken(self, *, was_warm: bool, waited_s: float) -> None:
-        """The link has a process again, after a message had waited for so long."""
+        """The link has a process again, or its process goes on, after a message had waited for so long."""
 
     def not_woken(self, error: GatewayError) -> None:
-        """There was no process for a message, which has failed without being sent. The link stays parked."""
+        """There was no process for a message, which has failed without being sent: the link stays parked. Or a frozen
+        one cannot go on: then it ends."""
 
     def gone(self) -> None:
-        """The link was given back."""
+        """The link was given back, or its process could not be stopped."""
 
 
 @runtime_checkable
 class Parkable(Protocol):
-    """A lease whose link lives on without its process."""
+    """A lease whose link lives on without its process, or while that stands still."""
 
     def park(self, keeper: Keeper, with_news: bool = True) -> bool:
-        """Gives the process back until the next message; returns whether it did. It does not while something is under
-        way that the next process would know nothing of. `with_news`: afterwards the session is told that lists may have
-        changed."""
+        """Gives the process back, or stops it, until the next message; returns whether it did. It does not while
+        something is under way that the next process would know nothing of, or this one could not do. `with_news`:
+        after another process was taken, the session is told that lists may have changed."""
 
     def unsent(self) -> Collection[bytes]:
         """The ids of requests that wait for a process."""

@@ -17,6 +17,7 @@ import anyio
 
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
+from app.processes.freezer import Freezable, Freezer, Told
 from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Target, Use
 from app.processes.noise import StderrLog, StdoutNoise
@@ -54,7 +55,7 @@ class BackendProcess:
     to be.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         spec: BackendSpec,
         spawner: SpawnerClient,
@@ -63,8 +64,10 @@ class BackendProcess:
         on_exit: Callable[["BackendProcess"], None] = lambda process: None,
         *,
         origin: Origin | None = None,
+        freezer: Freezer | None = None,
     ) -> None:
         self.spec, self.origin = spec, origin or Origin()
+        self._freezable = Freezable(freezer or Freezer())
         self.id = ""
         self.pid = 0
         self.started_at = time.time()
@@ -126,6 +129,7 @@ class BackendProcess:
         cgroup = confined.command.confinement.get("cgroup")
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
+            self._freezable.group = self._group
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
         confined.started(self.id)
         if self.is_stopping():
@@ -202,10 +206,25 @@ class BackendProcess:
         self._listener = None
         self._stdout.mute()
 
+    @property
+    def is_frozen(self) -> bool:
+        return self._freezable.is_frozen
+
+    def freeze(self, told: Told) -> bool:
+        """As Freezable.freeze; also False while something waits to be read by the process."""
+        writer = self._stdin.writer
+        has_read = writer is not None and not writer.get_write_buffer_size()
+        return self.state is ProcessState.LEASED and has_read and self._freezable.freeze(told)
+
+    def thaw(self, told: Told = lambda error: None) -> None:
+        """As Freezable.thaw."""
+        self._freezable.thaw(told)
+
     def begin_stop(self, why: str = "") -> None:
         """First step of stopping: the process reads what was sent, then EOF. Its output is read until it ends. With
         `why` its listener hears now that the process is gone, for this reason, and nothing more: no call waits for a
         process that does not read."""
+        self.thaw()
         self._was_mute = self._mute_since() is not None
         self._become(ProcessState.STOPPING)
         if why or self._listener is None:
@@ -245,12 +264,10 @@ class BackendProcess:
 
     @property
     def sent_bytes(self) -> int:
-        """Written for its stdin."""
         return self._written_bytes
 
     @property
     def received_bytes(self) -> int:
-        """Read from its stdout."""
         return self._stdout.received_bytes
 
     @property

@@ -20,6 +20,7 @@ from app.metrics import TIERS, Metrics
 from app.processes.disk import DiskWatch
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
+from app.processes.freezer import Freezer
 from app.processes.homes import Home, Homes
 from app.processes.link import RAISING
 from app.processes.meter import Meter
@@ -109,7 +110,7 @@ class Supervisor:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self.meter = Meter(metrics)
-        self._disks = DiskWatch()
+        self._disks, self._freezer = DiskWatch(), Freezer()
         self.forking = Forking(metrics, options.forking, self, options.confiner.profile)
         for tier in TIERS:
             metrics.processes_by_tier.labels(tier).set_function(partial(self._count_tier, tier))
@@ -127,6 +128,7 @@ class Supervisor:
             self.forking.open(self._tasks)
             self._tasks.start_soon(self._sweep, name="sweep backends")
             self._tasks.start_soon(self._sweep_disks, name="measure what backends have written")
+            self._tasks.start_soon(self._freezer.run, name="freeze and thaw backends")
             self._resources = stack.pop_all()
         return self
 
@@ -202,7 +204,9 @@ class Supervisor:
             raise
         origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason, start.template)
         gone = partial(self._on_gone, on_gone)
-        process = BackendProcess(spec, self._spawner, self._options.limits, gone, on_exit, origin=origin)
+        process = BackendProcess(
+            spec, self._spawner, self._options.limits, gone, on_exit, origin=origin, freezer=self._freezer
+        )
         try:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown

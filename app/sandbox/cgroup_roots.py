@@ -90,6 +90,16 @@ class CgroupRoots:
             return {name: path for name, path in self.directories.items() if name != "freezer"}
         return self.directories
 
+    @property
+    def why_not_frozen(self) -> str:
+        """Why no process can be frozen on this node; empty if it can be."""
+        if UNIFIED in self.directories:
+            has_it = os.path.exists(f"{self.directories[UNIFIED]}/cgroup.freeze")
+            return "" if has_it else "the kernel has no cgroup.freeze (Linux 5.2)"
+        if "freezer" in self.directories:
+            return ""
+        return self.missing.get(UNIFIED) or self.missing.get("freezer", "no control groups")
+
     def usage(self, tenant: str, process_id: str) -> Usage:
         """What a process uses, with all it has started. Blocks while it reads: call it in a thread."""
         return Group(self._of(tenant), process_id).usage()

@@ -42,12 +42,14 @@ class AttemptView:
 @dataclass(frozen=True, slots=True)
 class SandboxView:
     """The sandbox of one node. `networks`: how a backend with the default limits is confined, by its `network`. `rule`:
-    the node's setting SANDBOX."""
+    the node's setting SANDBOX. `why_not_frozen`: why idle sessions of servers with state keep running there; empty if
+    their processes can stand still."""
 
     node: str
     networks: Mapping[Network, ProfileView]
     attempts: Sequence[AttemptView] = ()
     rule: Platform = "auto"
+    why_not_frozen: str = ""
 
 
 def view_of(node: str, sandboxes: Sandboxes) -> SandboxView:
@@ -59,7 +61,7 @@ def view_of(node: str, sandboxes: Sandboxes) -> SandboxView:
         for report in sandboxes.reports
         for each in report.attempts
     ]
-    return SandboxView(node, profiles, attempts, sandboxes.rule)
+    return SandboxView(node, profiles, attempts, sandboxes.rule, sandboxes.machine.cgroups.why_not_frozen)
 
 
 def _backend(sandbox: Sandbox) -> BackendSpec:
@@ -78,3 +80,10 @@ def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
     return ProfileView(
         profile.tier, profile.name, profile.network, enforced, {**profile.missing, **missing}, profile.weaker
     )
+
+
+def why_not_frozen(view: SandboxView, spec: BackendSpec) -> str:
+    """Why no process of this backend can be frozen on the node of the view; empty if it can be."""
+    if effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt).mode == "off":
+        return "the sandbox of this backend is off: its processes have no control group"
+    return view.why_not_frozen

@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any
 
-from app.domain import public_id
+from app.domain import Rest, public_id
 from app.errors import GatewayError
 from app.logs import Thinned
 from app.sessions.call_notes import program_of
@@ -36,8 +36,22 @@ class SessionLog:
         program = {f"client_{name}": text for name, text in program_of(session).items()}
         self._thinned.info("opened", "session opened", fields | program)
 
-    def parked(self, session: Session, idle_s: float) -> None:
-        self._thinned.info("parked", "session parked", _of(session) | {"idle_s": round(idle_s, 1)})
+    def rests(self, session: Session, how: Rest, idle_s: float) -> None:
+        self._thinned.info(how, f"session {how}", _of(session) | {"idle_s": round(idle_s, 1)})
+
+    def not_frozen(self, session: Session, error: OSError) -> None:
+        """Its process could not be stopped, and goes on."""
+        self._thinned.info("not frozen", "session not frozen", _of(session) | {"error": str(error)})
+
+    def thawed(self, session: Session, waited_s: float) -> None:
+        """Its process goes on."""
+        fields = _of(session) | {"backend_process": session.link.process, "waited_ms": _ms(waited_s)}
+        self._thinned.info("thawed", "session thawed", fields)
+
+    def not_thawed(self, session: Session, error: GatewayError) -> None:
+        """Its process is ended, and the session with it."""
+        fields = _of(session) | {"backend_process": session.link.process, "error": str(error)}
+        self._thinned.info("not thawed", "session not thawed: its process is ended", fields)
 
     def woken(self, session: Session, waited_s: float, *, was_warm: bool) -> None:
         """A parked session has a process again."""

@@ -2,7 +2,7 @@
 a whole, whatever it has done to its sessions and parents.
 
 Version 1 has a directory for each controller. Version 2 has one (`unified`), which may have controllers or none: then
-it only ends trees, and the limits are those of version 1.
+it only ends and freezes trees, and the limits are those of version 1.
 """
 
 import contextlib
@@ -151,6 +151,53 @@ class Group:
                 os.rmdir(directory)
         return all(gone)
 
+    # --- standing still
+
+    @property
+    def can_freeze(self) -> bool:
+        return bool(self._freezer)
+
+    def freeze(self) -> None:
+        """Has all members stand still, soon: see `is_frozen`. Raises OSError."""
+        _freeze(self._freezer)
+
+    def thaw(self) -> None:
+        """They go on, if they stood still. Raises OSError."""
+        _thaw(self._freezer)
+        if self._may_swap_frozen:
+            with contextlib.suppress(OSError):
+                write(f"{self._at('memory')}/memory.swap.max", "0")
+
+    def is_frozen(self) -> bool:
+        return _is_frozen(self._freezer)
+
+    def push_out(self, size: int) -> bool:
+        """Has the kernel move up to so much of the members' memory to swap; version 1 all that it can. Blocks. Returns
+        whether there may be more of it.
+
+        Raises:
+            OSError: it does not, or there is no more.
+        """
+        if "memory" not in self._roots:
+            return False
+        directory = self._at("memory")
+        if not self._is_v2("memory"):
+            write(f"{directory}/memory.force_empty", "0")
+            return False
+        if self._may_swap_frozen:
+            write(f"{directory}/memory.swap.max", "max")
+        write(f"{directory}/memory.reclaim", str(size))
+        return True
+
+    @property
+    def _may_swap_frozen(self) -> bool:
+        """Whether the limit of memory forbids swap, which it need not while nothing runs that could use more."""
+        return "memory_bytes" in self._cgroup and "memory" in self._roots and self._is_v2("memory")
+
+    @property
+    def _freezer(self) -> str:
+        return self._at(UNIFIED) or self._at("freezer")
+
     # --- reading
 
     def usage(self) -> Usage:
@@ -234,7 +281,7 @@ def _kill_one_by_one(directory: str) -> None:
     with contextlib.suppress(OSError):
         write(f"{directory}/freezer.state", "FROZEN")
         for _ in range(_FREEZE_LOOKS):
-            if _read(f"{directory}/freezer.state").strip() == b"FROZEN":
+            if _is_frozen(directory):
                 break
             time.sleep(_FREEZE_S / _FREEZE_LOOKS)
     for pid in members(directory):
@@ -242,6 +289,28 @@ def _kill_one_by_one(directory: str) -> None:
             os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
         write(f"{directory}/freezer.state", "THAWED")
+
+
+def _freeze(directory: str) -> None:
+    """Raises OSError."""
+    try:
+        write(f"{directory}/cgroup.freeze", "1")
+    except FileNotFoundError:  # version 1
+        write(f"{directory}/freezer.state", "FROZEN")
+
+
+def _thaw(directory: str) -> None:
+    """Raises OSError."""
+    try:
+        write(f"{directory}/cgroup.freeze", "0")
+    except FileNotFoundError:
+        write(f"{directory}/freezer.state", "THAWED")
+
+
+def _is_frozen(directory: str) -> bool:
+    if _keys(f"{directory}/cgroup.events").get("frozen"):
+        return True
+    return _read(f"{directory}/freezer.state").strip() == b"FROZEN"
 
 
 def remove(directory: str) -> bool:

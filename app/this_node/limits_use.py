@@ -22,6 +22,7 @@ class LimitsUse:
     principals: tuple[tuple[str, int], ...] = ()
     spawns: int = 0
     parked_sessions: int = 0
+    frozen_sessions: int = 0
 
     @property
     def sessions_of_one(self) -> int:
@@ -34,7 +35,17 @@ def use_of(gate: TenantGate | None, processes: int, memory_bytes: int, spawns: i
     if gate is None:
         return LimitsUse(0, processes, 0, memory_bytes, spawns=spawns)
     principals = tuple((_digest(each), sessions) for each, sessions in gate.most_of_one(MOST_PRINCIPALS).items())
-    return LimitsUse(gate.sessions, processes, gate.in_flight, memory_bytes, principals, spawns, gate.parked)
+    resting = gate.resting
+    return LimitsUse(
+        gate.sessions,
+        processes,
+        gate.in_flight,
+        memory_bytes,
+        principals,
+        spawns,
+        resting["parked"],
+        resting["frozen"],
+    )
 
 
 def added(uses: Sequence[LimitsUse]) -> LimitsUse:
@@ -50,6 +61,7 @@ def added(uses: Sequence[LimitsUse]) -> LimitsUse:
         tuple(principals.most_common(1)),
         sum(use.spawns for use in uses),
         sum(use.parked_sessions for use in uses),
+        sum(use.frozen_sessions for use in uses),
     )
 
 

@@ -327,7 +327,7 @@ def _process(process: BackendProcess, counted: Counted, now: float, node: str) -
         tenant=process.spec.tenant,
         backend=process.spec.name.removesuffix(SUFFIX),
         pid=process.pid,
-        state=process.state.value,
+        state="frozen" if process.is_frozen else process.state.value,
         started_at=_at(process.started_at),
         age_s=round(max(0.0, now - process.started_at), 3),
         sessions=tuple(sorted(counted.named)),

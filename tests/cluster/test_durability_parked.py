@@ -55,7 +55,7 @@ async def test_it_has_no_process_before_its_client_sends_something(pair: tuple[N
     assert session is not None
     await anyio.wait_all_tasks_blocked()
     assert (session.state, session.link.rest, second.links.leases) == (SessionState.OPEN, "parked", [])
-    assert (count(second), session.gate.parked) == (1, 1)
+    assert (count(second), session.gate.resting["parked"]) == (1, 1)
     reply = session.reply(1, may_stream=True)
     session.request(request("tools/call", 3), reply)
     await greeted(second)
@@ -65,7 +65,7 @@ async def test_it_has_no_process_before_its_client_sends_something(pair: tuple[N
     ]  # fmt: skip
     second.process.answer({"ok": True})
     assert reply.outcomes
-    assert (session.link.rest, count(second), session.gate.parked) == (None, 0, 0)
+    assert (session.link.rest, count(second), session.gate.resting["parked"]) == (None, 0, 0)
 
 
 async def test_one_that_was_woken_again_gets_its_process_at_once(pair: tuple[Node, Node]) -> None:

@@ -31,6 +31,7 @@ SANDBOX = {
     "sandbox tier 3",
     "sandbox memory",
     "sandbox pids",
+    "freezer",
     "landlock",
     "seccomp",
     "user namespaces",

@@ -3,7 +3,8 @@
 import pytest
 
 from app.doctor.findings import State
-from app.doctor.sandbox import _rule
+from app.doctor.sandbox import _freezer, _rule
+from app.sandbox.cgroup_roots import CgroupRoots
 from app.sandbox.probes.prober import Attempt, TierReport
 from app.sandbox.tiers import Tier
 
@@ -34,3 +35,12 @@ def test_the_setting_is_shown_with_the_tier_that_it_comes_to(reports, must, stat
     assert check.state is state
     assert check.detail.startswith(words)
     assert bool(check.advice) is (state is State.MISSING)
+
+
+def test_it_is_said_whether_idle_processes_can_stand_still():
+    can = _freezer(CgroupRoots({"freezer": "/anywhere"}))
+    assert (can.state, can.detail.split(";")[0]) == (State.OK, "idle sessions of servers with state can be frozen")
+    cannot = _freezer(CgroupRoots(missing={"unified": "/sys/fs/cgroup: Permission denied"}))
+    assert cannot.state is State.OPTIONAL
+    assert cannot.detail.endswith("/sys/fs/cgroup: Permission denied")
+    assert "Delegate=yes" in cannot.advice

@@ -38,6 +38,7 @@ NO_LIMITS = dict.fromkeys(
         "memory_mb",
         "spawns_per_minute",
         "parked_sessions",
+        "frozen_sessions",
     )
 )
 ECHO = [sys.executable, "-I", "-S", str(ROOT / "bench/echo_backend.py")]

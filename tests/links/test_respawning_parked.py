@@ -22,6 +22,9 @@ class Keeper:
         self.told: list[str] = []
         self.was_warm: bool | None = None
 
+    def stopped(self, error: OSError | None) -> None:
+        raise AssertionError("only of one that was frozen")
+
     def woken(self, *, was_warm: bool, waited_s: float) -> None:
         assert waited_s >= 0
         self.told.append("woken")

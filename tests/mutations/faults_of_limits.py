@@ -4,6 +4,9 @@ from tests.mutations.fault import Fault
 
 PARKING = ("tests/sessions/idle/test_parking.py",)
 PARKED = ("tests/links/test_respawning_parked.py",)
+FREEZING = ("tests/sessions/idle/test_parking_frozen.py",)
+FROZEN = ("tests/links/resting/test_freezing.py",)
+FREEZER = ("tests/processes/test_freezer.py",)
 RECLAIMING = ("tests/sessions/idle/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
@@ -116,9 +119,51 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a session that is to free a process ends though it could be parked",
         "app/sessions/idle/reclaiming.py",
-        "if not (for_process and self._parking.park(session, now)):",
+        "if not (for_process and self._parking.give_back(session, now)):",
         "if True:",
         PARKING,
+    ),
+    Fault(
+        "a session is frozen to free its process, which it keeps",
+        "app/sessions/idle/parking.py",
+        'return rests_as(session.spec) == "parked" and self.park(session, now)',
+        "return self.park(session, now)",
+        FREEZING,
+    ),
+    Fault(
+        "a message to a frozen process has it not go on",
+        "app/links/resting/freezing.py",
+        "        self._was_refused = False\n        if self._stillness is Stillness.FROZEN:\n            self._go_on()\n",
+        "        self._was_refused = False\n",
+        FROZEN,
+    ),
+    Fault(
+        "a process that had something to say stays frozen",
+        "app/links/resting/freezing.py",
+        "            self._go_on()\n        self._note(line)\n",
+        "            pass\n        self._note(line)\n",
+        FROZEN,
+    ),
+    Fault(
+        "a process that cannot go on is left as it is",
+        "app/links/resting/freezing.py",
+        '                self._process.kill("could not be thawed")',
+        '                "could not be thawed"',
+        FROZEN,
+    ),
+    Fault(
+        "a frozen process is stopped without being thawed",
+        "app/processes/process.py",
+        "        self.thaw()\n        self._was_mute",
+        "        self._was_mute",
+        FREEZER,
+    ),
+    Fault(
+        "a process that does not stand still in time is left half frozen",
+        "app/processes/freezer.py",
+        "            self._orders.appendleft(_Order(group, False, lambda error: None))\n",
+        "",
+        FREEZER,
     ),
     Fault(
         "a caller ends a session though a process stops already",

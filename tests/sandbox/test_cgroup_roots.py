@@ -58,6 +58,17 @@ def test_every_controller_has_a_directory_or_a_reason(roots):
     assert all(map(os.path.isdir, roots.directories.values()))
 
 
+def test_a_node_says_why_it_can_freeze_nothing(roots, tmp_path):
+    require(roots, "unified")
+    assert roots.why_not_frozen == ""
+    assert CgroupRoots({"freezer": "/anywhere"}).why_not_frozen == ""
+    old = CgroupRoots({"unified": str(tmp_path)})
+    assert old.why_not_frozen == "the kernel has no cgroup.freeze (Linux 5.2)"
+    none = CgroupRoots(missing={"unified": "/sys/fs/cgroup: Permission denied", "freezer": "no such hierarchy"})
+    assert none.why_not_frozen == "/sys/fs/cgroup: Permission denied"
+    assert CgroupRoots().why_not_frozen == "no control groups"
+
+
 def test_closing_removes_what_is_left(roots):
     require(roots, "unified")
     sleeper = member(roots.directories["unified"])

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.domain import BackendSpec, ProcessLimits, Sandbox
-from app.sandbox.report import of_backend, view_of
+from app.sandbox.report import of_backend, view_of, why_not_frozen
 from app.sandbox.tiers import Tier
 from tests.sandbox.test_sandboxes import HELD, report, sandboxes
 
@@ -29,3 +29,12 @@ def test_a_backend_is_shown_by_its_network_and_its_limits():
     assert of_backend(view, spec) == view.networks["web"]
     shown = of_backend(view, replace(spec, limits=ProcessLimits(memory_mb=None)))
     assert (shown.missing, "memory" in shown.enforced) == ({"memory": "the backend has no such limit"}, False)
+
+
+def test_why_no_process_of_a_backend_can_be_frozen():
+    view = replace(view_of("n1", sandboxes(*HELD)), why_not_frozen="no control groups")
+    spec = BackendSpec("acme", "x", "true")
+    assert why_not_frozen(view, spec) == "no control groups"
+    assert why_not_frozen(replace(view, why_not_frozen=""), spec) == ""
+    off = replace(spec, sandbox=Sandbox(mode="off"))
+    assert why_not_frozen(replace(view, why_not_frozen=""), off).startswith("the sandbox of this backend is off")

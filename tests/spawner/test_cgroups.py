@@ -13,7 +13,7 @@ import pytest
 from app.domain import ProcessLimits
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.spawner import tree
-from app.spawner.cgroups import UNIFIED, write
+from app.spawner.cgroups import UNIFIED, Group, write
 from app.spawner.client import End, SpawnerClient
 from tests.spawner.conftest import Child, all_end, is_alive, spawn, watch
 
@@ -204,3 +204,29 @@ async def test_a_thousand_short_processes_leave_no_group_and_no_descriptor(clien
     assert len(os.listdir("/proc/self/fd")) == ours
     assert len(os.listdir(f"/proc/{client._spawner.pid}/fd")) == its
     assert tree.children(client._spawner.pid) == []
+
+
+def test_memory_of_a_frozen_group_of_version_2_may_go_to_swap_although_its_limit_forbids_that(tmp_path):
+    """As files: on this machine version 2 may have no controllers."""
+    directory = tmp_path / "tenant-acme" / "p1"
+    directory.mkdir(parents=True)
+    for name in ("cgroup.freeze", "memory.reclaim", "memory.swap.max"):
+        (directory / name).touch()
+    group = Group(
+        {"roots": dict.fromkeys((UNIFIED, "memory"), str(tmp_path)), "tenant": "acme", "memory_bytes": 1}, "p1"
+    )
+    group.freeze()
+    assert group.push_out(4096)
+    texts = {each.name: each.read_text() for each in directory.iterdir()}
+    assert texts == {"cgroup.freeze": "1", "memory.reclaim": "4096", "memory.swap.max": "max"}
+    for each in directory.iterdir():
+        each.write_text("")
+    group.thaw()
+    texts = {each.name: each.read_text() for each in directory.iterdir()}
+    assert texts == {"cgroup.freeze": "0", "memory.reclaim": "", "memory.swap.max": "0"}
+    unlimited = Group({"roots": dict.fromkeys((UNIFIED, "memory"), str(tmp_path)), "tenant": "acme"}, "p1")
+    (directory / "memory.swap.max").write_text("max")
+    unlimited.push_out(4096)
+    unlimited.thaw()
+    assert (directory / "memory.swap.max").read_text() == "max"
+    assert not Group({"roots": {UNIFIED: str(tmp_path)}, "tenant": "acme"}, "p1").push_out(4096)

@@ -31,7 +31,9 @@ class ProcessAnswer(UseMembers):
     tenant: str
     backend: str
     pid: int = Field(description="In tiers 2 and 3 that of bwrap, which wraps the server and ends with it.")
-    state: str = Field(description="starting, warm, leased or stopping.")
+    state: str = Field(
+        description="starting, warm, leased or stopping; frozen: leased, and it stands still while its session is idle."
+    )
     started_at: datetime
     age_s: float
     sessions: list[str] = Field(

@@ -33,7 +33,10 @@ class SessionAnswer(UseMembers):
         description="Of the client that opened it, see TRUSTED_PROXIES; null if another node has taken it over."
     )
     transport: str
-    state: str = Field(description="`open`; `parked`: idle, without a process until its next message; or being opened.")
+    state: str = Field(
+        description="`open`; `parked`, `frozen`: idle, without a process until its next message, or with one "
+        "that stands still; or being opened."
+    )
     protocol_version: str
     opened_at: datetime
     age_s: float

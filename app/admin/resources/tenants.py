@@ -57,6 +57,7 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
         memory_mb=round(use.memory_bytes / (1 << 20), 1),
         spawns_per_minute=use.spawns,
         parked_sessions=use.parked_sessions,
+        frozen_sessions=use.frozen_sessions,
         silent_nodes=list(silent),
     )
     return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown))

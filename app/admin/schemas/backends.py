@@ -153,9 +153,11 @@ ParkS = Annotated[
     Field(
         ge=1,
         le=31 * 86400,
-        description="A session that has been idle for so long gives its process back and stays valid; the next message "
-        "takes another one, and the handshake is repeated. Needs `recovery: respawn`. null: never. Nor is a session "
-        "parked that has a call, an open question, a running task or a subscription.",
+        description="A session that has been idle for so long rests and stays valid until the next message. With "
+        "`recovery: respawn` it is parked: it gives its process back, and the next message takes another one, with "
+        "which the handshake is repeated. With `recovery: end` it is frozen: its process stands still and keeps its "
+        "state. null: never. Nor does a session rest that has a call, an open question, a running task or a "
+        "subscription.",
     ),
 ]
 State = Annotated[
@@ -255,8 +257,12 @@ class StoredBackend(Strict):
 
     @model_validator(mode="after")
     def _parks_what_can_be_parked(self) -> Self:
-        if self.timeouts.park_s is not None and (self.recovery != "respawn" or self.url is not None):
-            message = "`timeouts.park_s` needs a `command` with `recovery: respawn`: the next process knows nothing"
+        if self.timeouts.park_s is None:
+            return self
+        if self.url is not None:
+            raise PydanticCustomError("park_s", "`timeouts.park_s` needs a `command`: a `url` has no process")
+        if self.recovery == "end" and self.isolation == "shared":
+            message = "with `isolation: shared`, `timeouts.park_s` needs `recovery: respawn`: others use the process"
             raise PydanticCustomError("park_s", message)
         return self
 

@@ -42,6 +42,7 @@ class LimitsBody(Strict):
     memory_mb: Count | None = _LIMITS.memory_mb
     spawns_per_minute: Count | None = _LIMITS.spawns_per_minute
     parked_sessions: Count | None = _LIMITS.parked_sessions
+    frozen_sessions: Count | None = _LIMITS.frozen_sessions
 
 
 class TenantBody(Strict):
@@ -88,6 +89,7 @@ class LimitsUseAnswer(BaseModel):
     )
     spawns_per_minute: int = Field(description="Processes started within the last minute, warm ones included.")
     parked_sessions: int = Field(description="Of the sessions. The limit holds on each node.")
+    frozen_sessions: int = Field(description="Of the sessions. The limit holds on each node.")
     silent_nodes: list[str] = Field(description=SILENT)
 
 

@@ -16,6 +16,7 @@ LIMITS = {
     "memory_mb": ("Memory of processes", " MiB"),
     "spawns_per_minute": ("Starts in this minute", ""),
     "parked_sessions": ("Parked sessions", ""),
+    "frozen_sessions": ("Frozen sessions", ""),
 }
 _NO_NUMBERS = {"activity": ""}
 

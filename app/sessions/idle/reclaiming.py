@@ -82,7 +82,7 @@ class Reclaiming:
         now = time.monotonic()
         doomed, next_s = longest_idle(candidates, count, spec.timeouts.reclaim_idle_s, now)
         for session in doomed:
-            if not (for_process and self._parking.park(session, now)):
+            if not (for_process and self._parking.give_back(session, now)):
                 session.close(RECLAIMED)
         return len(doomed), next_s
 

@@ -14,6 +14,7 @@ NO_LIMITS = dict.fromkeys(
         "memory_mb",
         "spawns_per_minute",
         "parked_sessions",
+        "frozen_sessions",
     )
 )
 ON = {"enabled": True, "reason": "", "sandbox_exempt": False, "registry": "off", "inspections": "allowed"}
@@ -27,11 +28,12 @@ DEFAULTS = {
     "memory_mb": None,
     "spawns_per_minute": None,
     "parked_sessions": 1000,
+    "frozen_sessions": 1000,
 }
 
 UNUSED = {
     "sessions": 0, "sessions_per_principal": 0, "processes": 0, "in_flight": 0, "memory_mb": 0.0,
-    "spawns_per_minute": 0, "parked_sessions": 0, "silent_nodes": [],
+    "spawns_per_minute": 0, "parked_sessions": 0, "frozen_sessions": 0, "silent_nodes": [],
 }  # fmt: skip
 
 
@@ -45,12 +47,12 @@ async def test_creating_answers_201_with_the_object_and_its_address(rig):
 
 async def test_what_is_taken_of_the_limits_stands_beside_them_and_changes_no_tag(rig):
     before = await rig.ask("GET", "/api/v1/tenants/acme")
-    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)), 7, 1)
+    rig.node.taken["acme"] = LimitsUse(3, 2, 1, 3 << 19, (("a", 2), ("b", 1)), 7, 1, 2)
     rig.node.silent.append("n2")
     answer = await rig.ask("GET", "/api/v1/tenants/acme")
     assert answer.json()["use"] == {
         "sessions": 3, "sessions_per_principal": 2, "processes": 2, "in_flight": 1, "memory_mb": 1.5,
-        "spawns_per_minute": 7, "parked_sessions": 1,
+        "spawns_per_minute": 7, "parked_sessions": 1, "frozen_sessions": 2,
         "silent_nodes": ["n2"],
     }  # fmt: skip
     assert answer.headers["etag"] == before.headers["etag"]

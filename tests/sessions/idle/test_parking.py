@@ -85,7 +85,9 @@ def sweep(registry: SessionRegistry, session: Session) -> None:
 def numbers(registry: SessionRegistry, tenant: str = "acme") -> tuple[float | None, int]:
     """The gauge, and what counts against the tenant's limit."""
     gate = registry.gates.find(tenant)
-    return registry._metrics.registry.get_sample_value("trunkline_sessions_parked"), 0 if gate is None else gate.parked
+    return registry._metrics.registry.get_sample_value(
+        "trunkline_sessions_parked"
+    ), 0 if gate is None else gate.resting["parked"]
 
 
 async def has_process(pool: FakePool, count: int) -> FakeLease:
