@@ -7,7 +7,7 @@ from app.config.settings import Settings
 from app.doctor.findings import Check, State
 from app.egress.egress import Egress, EgressOptions
 from app.metrics import Metrics
-from app.processes.freezer import has_swap_now
+from app.processes.freezing.freezer import has_swap_now
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.sandbox.composer import Composer
 from app.sandbox.machine import Machine, examine

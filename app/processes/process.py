@@ -17,7 +17,7 @@ import anyio
 
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
-from app.processes.freezer import Freezable, Freezer, Told
+from app.processes.freezing.freezer import Freezable, Freezer, Told
 from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Target, Use
 from app.processes.noise import StderrLog, StdoutNoise
@@ -129,7 +129,7 @@ class BackendProcess:
         cgroup = confined.command.confinement.get("cgroup")
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
-            self._freezable.group = self._group
+            self._freezable.join(self._group)
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
         confined.started(self.id)
         if self.is_stopping():

@@ -20,7 +20,7 @@ from app.metrics import TIERS, Metrics
 from app.processes.disk import DiskWatch
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
-from app.processes.freezer import Freezer
+from app.processes.freezing.freezer import Freezer
 from app.processes.homes import Home, Homes
 from app.processes.link import RAISING
 from app.processes.meter import Meter
@@ -203,10 +203,8 @@ class Supervisor:
                 self._metrics.process_spawns.labels("failed").inc()
             raise
         origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason, start.template)
-        gone = partial(self._on_gone, on_gone)
-        process = BackendProcess(
-            spec, self._spawner, self._options.limits, gone, on_exit, origin=origin, freezer=self._freezer
-        )
+        gone, limits, freezer = partial(self._on_gone, on_gone), self._options.limits, self._freezer
+        process = BackendProcess(spec, self._spawner, limits, gone, on_exit, origin=origin, freezer=freezer)
         try:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown

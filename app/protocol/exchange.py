@@ -305,14 +305,15 @@ class Exchange:
 
     # --- deadlines, and the end
 
-    def expire(self, now: float) -> Iterator[Command]:
-        """Fails what is overdue at `now`, and tells the backend; tells the client what the rate has held back."""
+    def expire(self, now: float, unsent: Collection[bytes] = ()) -> Iterator[Command]:
+        """Fails what is overdue at `now`, and tells the backend; tells the client what the rate has held back. Calls
+        that `unsent` names wait for a process, and can be tried again."""
         yield from self._rate.due(now, self.calls)
         for line in self.questions.expire(now):
             yield ToBackend(line)
         for call in overdue(self.calls, now, may_wait_for_client=self.has_questions):
             self.abandon(call)
-            yield from ended(call, now)
+            yield from ended(call, now, was_sent=call.gateway_id not in unsent)
 
     def fail_all(self, error: GatewayError, *, waiting: GatewayError, unsent: Collection[bytes] = ()) -> list[Failed]:
         """Fails every call with `error`; those that were not sent, and those that `unsent` names, with `waiting`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
 from app.sandbox.rule import Platform, effective
 from app.sandbox.sandboxes import GUARANTEES, Sandboxes
-from app.sandbox.tiers import Profile
+from app.sandbox.tiers import Profile, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,6 @@ def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
 
 def why_not_frozen(view: SandboxView, spec: BackendSpec) -> str:
     """Why no process of this backend can be frozen on the node of the view; empty if it can be."""
-    if effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt).mode == "off":
+    if of_backend(view, spec).tier < Tier.BASE:
         return "the sandbox of this backend is off: its processes have no control group"
     return view.why_not_frozen

@@ -364,7 +364,7 @@ class Session:
         """Ends overdue calls and questions; turns a POST that has waited long into a stream."""
         if self.exchange.has_questions:
             self.exchange.questions.client_is_there(self.streams.is_read, now)
-        for command in list(self.exchange.expire(now)):
+        for command in list(self.exchange.expire(now, self.link.unsent())):
             self._carry_out(command)
             if not isinstance(command, Failed):
                 continue

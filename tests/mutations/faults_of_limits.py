@@ -6,7 +6,7 @@ PARKING = ("tests/sessions/idle/test_parking.py",)
 PARKED = ("tests/links/test_respawning_parked.py",)
 FREEZING = ("tests/sessions/idle/test_parking_frozen.py",)
 FROZEN = ("tests/links/resting/test_freezing.py",)
-FREEZER = ("tests/processes/test_freezer.py",)
+FREEZER = ("tests/processes/freezing/test_freezer.py",)
 RECLAIMING = ("tests/sessions/idle/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
@@ -160,7 +160,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a process that does not stand still in time is left half frozen",
-        "app/processes/freezer.py",
+        "app/processes/freezing/freezer.py",
         "            self._orders.appendleft(_Order(group, False, lambda error: None))\n",
         "",
         FREEZER,

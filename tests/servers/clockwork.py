@@ -15,7 +15,7 @@ import threading
 import time
 
 CAPABILITIES = {"tools": {}, "logging": {}, "resources": {"subscribe": True}}
-EMPTY = {"resources": [], "resourceTemplates": []}
+EMPTY: dict = {"resources": [], "resourceTemplates": []}
 TOOLS = ("put", "all", "later", "turns", "ask", "hold", "child")
 began = time.monotonic()
 said: list[str] = []

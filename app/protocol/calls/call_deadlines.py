@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from app.errors import BackendTimeout, RequestCancelled
+from app.errors import BackendBusy, BackendTimeout, RequestCancelled
 from app.protocol.commands import Call, Command, Failed, ToBackend
 
 _FOR_EVER = frozenset({"subscriptions/listen", "tasks/result"})  # answered when the subscription or the task ends
@@ -25,13 +25,16 @@ def overdue(running: dict[bytes, Call], now: float, *, may_wait_for_client: bool
     ]  # fmt: skip
 
 
-def ended(call: Call, now: float) -> Iterator[Command]:
-    """The error for the client, and the cancellation for the backend."""
+def ended(call: Call, now: float, *, was_sent: bool = True) -> Iterator[Command]:
+    """The error for the client, and the cancellation for the backend; or for what still keeps the call for one."""
     if call.cancelled:
         yield Failed(call, RequestCancelled(), may_go_on=True)
         return
-    timeout = BackendTimeout(f"the backend did not answer within {now - call.started - call.waited_s:.0f} s")
-    yield Failed(call, timeout, may_go_on=True)
+    seconds = now - call.started - call.waited_s
+    if was_sent:
+        yield Failed(call, BackendTimeout(f"the backend did not answer within {seconds:.0f} s"), may_go_on=True)
+    else:
+        yield Failed(call, BackendBusy(f"no process of the backend came free within {seconds:.0f} s"), was_sent=False)
     if call.method != "initialize":
         yield ToBackend(
             b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'

@@ -213,6 +213,25 @@ async def test_a_draining_node_parks_nothing(registry: SessionRegistry, pool: Fa
     assert session.link.rest is None
 
 
+async def test_a_call_whose_time_is_over_while_it_waits_for_a_process_was_not_sent(
+    registry: SessionRegistry, pool: FakePool, principal: Principal
+) -> None:
+    session = await opened(registry, pool, principal)
+    sweep(registry, session)
+    pool.gate = anyio.Event()
+    reply, other = ask(session), ask(session, id_text="9")
+    session.sweep(session.last_seen + SPEC.timeouts.call_s + 1)
+    for each in (reply, other):
+        (failed,) = each.outcomes
+        error = failed.error  # type: ignore[union-attr]
+        assert (error.reason, error.outcome, error.retry_after_s) == ("backend_busy", None, 1.0)
+    pool.gate.set()
+    lease = await has_process(pool, 2)
+    lease.link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    assert [each["method"] for each in lease.link.sent] == ["initialize", "notifications/initialized"]
+    assert (session.state, session.link.rest) == (SessionState.OPEN, None)
+
+
 async def test_a_call_without_a_process_fails_and_may_be_tried_again(
     registry: SessionRegistry, pool: FakePool, principal: Principal
 ) -> None:

@@ -12,8 +12,8 @@ import anyio.abc
 import pytest
 
 from app.domain import ProcessLimits
-from app.processes import freezer as freezer_module
-from app.processes.freezer import BATCH, Freezable, Freezer, has_swap_now
+from app.processes.freezing import freezer as freezer_module
+from app.processes.freezing.freezer import BATCH, Freezable, Freezer, has_swap_now
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
@@ -52,7 +52,7 @@ class Rig:
         child = await spawn(self.client, *(argv or ("python3", *TICKER)), confinement={"cgroup": cgroup})
         self.children.append(child)
         process = Freezable(self.freezer)
-        process.group = Group(cgroup, child.spawned.id)
+        process.join(Group(cgroup, child.spawned.id))
         return process, child
 
     def group(self, process: Freezable) -> Group:

@@ -1,0 +1,1 @@
+"""What has processes stand still, and go on."""
