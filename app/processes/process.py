@@ -20,10 +20,10 @@ from app.errors import BackendBusy, BackendExited
 from app.processes.freezing.freezer import Freezable, Freezer, Told
 from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Target, Use
-from app.processes.noise import StderrLog, StdoutNoise
+from app.processes.output.noise import StderrLog, StdoutNoise
+from app.processes.output.stderr import StderrRing
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.processes.states import ProcessState, check_transition
-from app.processes.stderr import StderrRing
 from app.protocol import tolerant
 from app.sandbox.composer import Confined
 from app.spawner.cgroups import Group

@@ -15,8 +15,8 @@ from app.backends.failures import (
 )
 from app.domain import BackendSpec
 from app.processes.link import Exit
+from app.processes.output.stderr import StderrRing
 from app.processes.process import BackendProcess
-from app.processes.stderr import StderrRing
 
 SPEC = BackendSpec("acme", "time", "/bin/time")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from tests.mutations.fault import Fault
 
 NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
-NOISE = ("tests/processes/test_noise.py",)
+NOISE = ("tests/processes/output/test_noise.py",)
 PROCESS = ("tests/processes/test_process.py",)
 
 FAULTS_OF_BACKENDS = (
@@ -37,21 +37,21 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a process may write noise for ever",
-        "app/processes/noise.py",
+        "app/processes/output/noise.py",
         "if self._in_minute == self._per_minute + 1:",
         "if self._in_minute < 0:",
         NOISE,
     ),
     Fault(
         "noise is logged however much it is",
-        "app/processes/noise.py",
+        "app/processes/output/noise.py",
         "self._lines <= LOGGED_LINES and ",
         "",
         NOISE,
     ),
     Fault(
         "stderr is logged however much it is",
-        "app/processes/noise.py",
+        "app/processes/output/noise.py",
         "room = max(0, STDERR_LINES_PER_S - self._written)",
         "room = len(lines)",
         NOISE,

@@ -45,8 +45,8 @@ FAULTS_OF_THE_SANDBOX = (
     Fault(
         "the report forgets the platform's rule",
         "app/sandbox/report.py",
-        "effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)",
-        "spec.sandbox",
+        "sandbox = effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)",
+        "sandbox = spec.sandbox",
         SANDBOXES,
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from app.processes.stderr import LINE_BYTES
+from app.processes.output.stderr import LINE_BYTES
 from app.protocol.framing import LineBuffer
 
 logger = logging.getLogger(__name__)

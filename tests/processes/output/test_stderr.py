@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.processes.stderr import LINE_BYTES, RING_BYTES, StderrRing
+from app.processes.output.stderr import LINE_BYTES, RING_BYTES, StderrRing
 
 
 def ring_of(*pieces: bytes) -> StderrRing:

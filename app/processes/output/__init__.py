@@ -1,0 +1,1 @@
+"""What a process writes that is no message: banners on stdout, and stderr."""
