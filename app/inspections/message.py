@@ -11,6 +11,7 @@ Side = Literal["client", "backend"]
 Direction = Literal["to_server", "to_client"]
 Kind = Literal["request", "notification", "result", "error", "invalid"]
 
+MAX_BEGUN_S_AGO = 2.0  # as long as a node may take to answer
 FIXED_BYTES = 400  # of one that is kept, besides its texts
 
 
@@ -51,10 +52,13 @@ class InspectedMessage(msgspec.Struct, gc=False):
 
 
 class Place(NamedTuple):
-    """Of one node among those that have parts of the same inspection."""
+    """Of one node among those that have parts of the same inspection, and how long ago that was begun: the requests to
+    open the parts take a while. The clocks of two nodes may differ, which shifts their messages against each other and
+    harms nothing else."""
 
     number: int
     among: int
+    begun_s_ago: float = 0.0
 
 
 class Numbers:
@@ -62,7 +66,8 @@ class Numbers:
     order of their messages, and no two are the same."""
 
     def __init__(self, place: Place | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._place, self._clock, self._began = place, clock, clock()
+        self._place, self._clock = place, clock
+        self._began = clock() - (0.0 if place is None else min(max(place.begun_s_ago, 0.0), MAX_BEGUN_S_AGO))
         self.last = 0
 
     def next(self) -> int:
@@ -70,7 +75,7 @@ class Numbers:
         if self._place is None:
             self.last += 1
         else:
-            number, among = self._place
+            number, among = self._place[:2]
             self.last = max(self._moment(), self.last // among + 1) * among + number
         return self.last
 

@@ -104,7 +104,9 @@ class Inspecting:
             asked.ends_at,
         )
         try:
-            inspection = self._inspections.open(about, Mask(), self._secrets_of(tenant), asked.place(self._node))
+            inspection = self._inspections.open(
+                about, Mask(), self._secrets_of(tenant), asked.place(self._node, time.time())
+            )
         except (Conflict, QuotaExceeded) as error:
             return Opened(refusal=str(error), is_limit=isinstance(error, QuotaExceeded))
         self._sessions[about.id] = []

@@ -43,10 +43,10 @@ class InspectionAsked:
         """Each of these nodes has a part."""
         return replace(self, nodes=",".join(nodes))
 
-    def place(self, node: str) -> Place | None:
+    def place(self, node: str, now: float) -> Place | None:
         """Of this node among those that have parts."""
         nodes = self.nodes.split(",")
-        return Place(nodes.index(node), len(nodes)) if node in nodes else None
+        return Place(nodes.index(node), len(nodes), now - self.opened_at) if node in nodes else None
 
     def words(self) -> Mapping[str, str]:
         """For another node."""

@@ -6,7 +6,7 @@ from app.errors import Conflict, QuotaExceeded
 from app.inspections.inspection import About, Inspection
 from app.inspections.inspections import KEPT_S, MAX_ENDED, MAX_OPEN_OF_TENANT, Inspections
 from app.inspections.masking import Mask
-from app.inspections.message import InspectedMessage
+from app.inspections.message import InspectedMessage, Numbers, Place
 
 KEY = ("default", "key", "root")
 
@@ -168,3 +168,23 @@ def test_the_secrets_of_a_member_are_learned_and_without_them_no_payload_is_kept
     assert second.payload is not None
     assert "red" not in second.payload
     assert (third.payload, third.is_cut, fourth.payload) == (None, True, None)
+
+
+def test_numbers_of_several_nodes_are_in_the_order_of_time_wherever_a_part_was_opened_later() -> None:
+    now = 100.0
+    early = Numbers(Place(0, 2), lambda: now)
+    now += 0.75  # the request to the other node took so long
+    late = Numbers(Place(1, 2, begun_s_ago=0.75), lambda: now)
+    taken = []
+    for turn in range(6):
+        taken.append((early, late)[turn % 2].next())
+        now += 0.001
+    assert taken == sorted(set(taken))
+    bound = late.bound()
+    assert bound is not None
+    assert late.next() >= bound > taken[-1]
+    skewed = Numbers(Place(1, 2, begun_s_ago=-3600.0), lambda: now)
+    assert skewed.next() > 0
+    assert Numbers(Place(1, 2, begun_s_ago=3600.0), lambda: now).next() < 2 * 3_000_000
+    alone = Numbers()
+    assert ([alone.next() for _ in range(3)], alone.bound()) == ([1, 2, 3], None)
