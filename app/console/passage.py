@@ -16,7 +16,8 @@ from app.http.problems import ProblemResponse
 
 PREFIX = "/console/-"
 CSRF = b"x-csrf-token"
-_TO = ("/api/v1/", "/t/")
+_REST = "/api/v1/"
+_TO = (_REST, "/t/")
 _FOREIGN = "The request did not come from a page of the console"
 _READING = frozenset({"GET", "HEAD"})
 _DROPPED = frozenset({b"cookie", b"authorization", CSRF})
@@ -50,7 +51,7 @@ class Passage:
             return ProblemResponse(503, error.reason, detail=str(error))
         if signed_in is None:
             return ProblemResponse(401, "signed_out", detail="You are signed out. Sign in again.")
-        if scope["method"] not in _READING and not is_ours(dict(scope["headers"]), signed_in):
+        if not _is_ours(scope["method"], path, dict(scope["headers"]), signed_in):
             return ProblemResponse(403, "not_from_the_console", detail=_FOREIGN)
         kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
         headers = [*kept, (b"authorization", signed_in.authorization)]
@@ -65,9 +66,13 @@ class Passage:
         return bool(scope.get("scheme") == "https" if self._is_https is None else self._is_https)
 
 
-def is_ours(headers: Mapping[bytes, bytes], signed_in: SignedIn) -> bool:
-    """Whether a change was asked for by a page of this session."""
-    return is_same_origin(headers) and hmac.compare_digest(headers.get(CSRF, b""), signed_in.csrf.encode())
+def _is_ours(method: str, path: str, headers: Mapping[bytes, bytes], signed_in: SignedIn) -> bool:
+    """Whether a page of this session asks. To read REST needs no token, as nothing changes. A GET of an MCP endpoint
+    may open a session, and browsers send no Origin with it: the token, which no other site knows, is enough."""
+    if method in _READING and path.startswith(_REST):
+        return True
+    has_token = hmac.compare_digest(headers.get(CSRF, b""), signed_in.csrf.encode())
+    return has_token and (method in _READING or is_same_origin(headers))
 
 
 def is_same_origin(headers: Mapping[bytes, bytes]) -> bool:

@@ -18,9 +18,12 @@ MAX_DEPTH = 60  # below it everything is masked
 
 _NAMES = re.compile(
     r"(?i)(pass(word|wd|phrase|code)|secret|credential|authori[sz]ation$|cookie|(api|access|private|signing|auth)[-_]?key"
-    r"|^pin$|^pwd$|^otp$|^jwt$|^auth$|^bearer$)"
+    r"|^pin$|^pwd$|^otp$|^jwt$|^(x[-_])?auth$|^bearer$|(^|[-_.])pass$|authori[sz]ation[-_]?(header|value)$)"
 )
-_TOKEN = re.compile(r"(^|[-_.])(?i:token|tokens)$|[a-z]Tokens?$")
+_TOKEN = re.compile(
+    r"(^|[-_.])(?i:token|tokens)$|[a-z]Tokens?$"
+    r"|(?i:(auth|access|refresh|session|bearer|id|api|bot|secret|github|gitlab|slack|csrf)tokens?$|token[-_]?value$)"
+)
 _NO_SECRETS = frozenset({"progressToken", "maxTokens", "max_tokens", "inputTokens", "outputTokens", "totalTokens",
                          "input_tokens", "output_tokens", "total_tokens"})  # fmt: skip
 # Forms of credentials, in any text.
@@ -30,19 +33,23 @@ _SHAPES = re.compile(
     r"|\bglpat-[\w-]{16,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
-_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://[^\s/@:]{0,256}:)[^\s/@]{1,512}(?=@)")
-_SECRETS = r"(?:password|passwd|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key)"
+_IN_URL = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}:(?:\\?/){2}[^\s/@:]{0,256}:)[^\s/]{1,512}(?=@)")
+_SECRETS = r"(?:password|passwd|passphrase|pwd|secret|(?<!progress)token|api[-_]?key|access[-_]?key|private[-_]?key)"
+# A name ends like that, such as `dbPassword`. What follows is masked up to the closing quote, which has as many
+# backslashes as the opening one, or to the bracket: JSON may be within other text, and that within JSON again.
 _ASSIGNED = re.compile(
-    rf"(?i)((?:\b|_){_SECRETS}\\?[\"']?\s{{0,4}}[=:]\s{{0,4}}\\?[\"']?|--(?:[a-z]{{1,20}}-){{0,3}}{_SECRETS}\s{{1,4}}"
-    r"|[?&](?:sig|signature|x-amz-signature)=)[^\s\"'\\,;&]{1,512}"
+    rf"(?i)({_SECRETS}\\{{0,8}}[\"']?\s{{0,4}}(?:=>|:=|[=:])\s{{0,4}}"
+    rf"|--(?:[a-z]{{1,20}}-){{0,3}}{_SECRETS}\s{{1,4}}|[?&](?:sig|signature|x-amz-signature)=)"
+    r"(?:(\\{0,8}[\"']).{1,2048}?(?<!\\)(?=\2)|([\[{])[^\]}]{1,8192}|(\\{0,8}[\"']?)[^\s\"'\\,;&]{1,8192})"
 )
 _HEADER = re.compile(
     r"(?i)(\b(?:authorization|cookie)\\?[\"']?\s{0,4}:\s{0,4}\\?[\"']?|\bbasic\s{1,4}(?=[a-z]{0,2048}[0-9+/=]))"
-    r"[^\r\n\"'\\]{1,2048}"
+    r"[^\r\n\"'\\]{1,16384}"
 )
 # Of a parameter whose name says that it is secret: what a schema says about it. All else could be its value.
 _DESCRIBES = frozenset({"type", "title", "description", "format", "pattern", "minLength", "maxLength", "$ref", "items",
                         "properties", "required", "anyOf", "oneOf", "allOf", "writeOnly", "readOnly"})  # fmt: skip
+_NAMED, _VALUES = ("name", "key", "header"), frozenset({"value", "values", "val"})  # of a header, for example
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 MAX_LINES = 64  # of one value, each of which is masked by itself
 
@@ -92,7 +99,7 @@ class Mask:
         cleaned = self._put(_SHAPES, MASKED, cleaned)
         cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
         cleaned = self._put(_IN_URL, rf"\g<1>{MASKED}", cleaned)
-        cleaned = self._put(_ASSIGNED, rf"\g<1>{MASKED}", cleaned)
+        cleaned = self._put(_ASSIGNED, rf"\g<1>\g<2>\g<3>\g<4>{MASKED}", cleaned)
         without = without_credentials(cleaned)
         self._found += without != cleaned
         return without
@@ -107,16 +114,19 @@ class Mask:
         if isinstance(value, dict):
             if depth > MAX_DEPTH:
                 return self._masked()
-            named = value.get("name", value.get("key"))  # of a header, for example, that is a member `value`
-            paired = isinstance(named, str) and "value" in value and names_secret(named)
+            named = next((value[each] for each in _NAMED if each in value), None)
+            paired = isinstance(named, str) and names_secret(named)
             return {
-                self.text(name): self._member(name, each, depth, is_secret or (paired and name == "value"))
+                self.text(name): self._member(name, each, depth, is_secret or (paired and name in _VALUES))
                 for name, each in value.items()
             }
         if isinstance(value, list):
             if depth > MAX_DEPTH:
                 return self._masked()
-            return [self._cleaned(each, depth + 1, is_secret=is_secret) for each in value]
+            return [
+                self._cleaned(each, depth + 1, is_secret=is_secret or _is_flag(before))
+                for before, each in zip(("", *value), value, strict=False)
+            ]
         if value is None or isinstance(value, bool):
             return value
         if is_secret:
@@ -141,7 +151,7 @@ class Mask:
 
     def _string(self, value: str, depth: int) -> str:
         """Servers like to answer with JSON in a text."""
-        if value[:1] in ("{", "[") and len(value) >= MIN_VALUE and depth < MAX_DEPTH:
+        if value.lstrip()[:1] in ("{", "[", '"') and len(value) >= MIN_VALUE and depth < MAX_DEPTH:
             try:
                 inner = msgspec.json.decode(value)
                 before = self._found
@@ -159,6 +169,11 @@ class Mask:
 def names_secret(name: str) -> bool:
     """Whether a member of this name has a secret."""
     return name not in _NO_SECRETS and (_NAMES.search(name) is not None or _TOKEN.search(name) is not None)
+
+
+def _is_flag(word: Any) -> bool:
+    """Whether the next word of a command line is a secret."""
+    return isinstance(word, str) and word.startswith("-") and names_secret(word.lstrip("-"))
 
 
 def _is_schema(value: Any) -> bool:

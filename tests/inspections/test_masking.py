@@ -1,6 +1,7 @@
 """Mask: what is removed from messages, and what is not."""
 
 import json
+import time
 from base64 import b64encode, urlsafe_b64encode
 from typing import Any
 from urllib.parse import quote
@@ -17,16 +18,17 @@ def shown(value: Any, *values: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["password", "apiKey", "api_key", "client_secret", "Authorization", "access_token",
-                                  "token", "sessionToken", "private-key", "dbPasswd", "set-cookie"])  # fmt: skip
+                                  "token", "sessionToken", "private-key", "dbPasswd", "set-cookie", "accesstoken",
+                                  "GITHUBTOKEN", "accessTokenValue", "smtp_pass", "x-auth",
+                                  "authorizationHeader"])  # fmt: skip
 def test_members_whose_names_say_so_are_masked(name: str) -> None:
     assert names_secret(name)
     assert shown({"a": [{name: "x1"}]}) == {"a": [{name: MASKED}]}
     assert shown({name: {"deep": ["x1", 7, None, True]}}) == {name: {"deep": [MASKED, MASKED, None, True]}}
 
 
-@pytest.mark.parametrize(
-    "name", ["progressToken", "maxTokens", "tokenizer", "keyboard", "monkey", "author", "tokens_used"]
-)
+@pytest.mark.parametrize("name", ["progressToken", "maxTokens", "tokenizer", "keyboard", "monkey", "author",
+                                  "tokens_used", "passed", "compass", "valid_tokens_count"])  # fmt: skip
 def test_others_are_not(name: str) -> None:
     assert shown({name: "x1"}) == {name: "x1"}
 
@@ -82,9 +84,10 @@ def test_members_that_only_look_like_a_schema_are_masked() -> None:
     assert shown({"credentials": {"properties": {"user": "x1"}}}) == {"credentials": {"properties": {"user": MASKED}}}
 
 
-@pytest.mark.parametrize("member", ["name", "key"])
+@pytest.mark.parametrize("member", ["name", "key", "header"])
 def test_a_value_beside_a_secret_name_is_masked(member: str) -> None:
     assert shown([{member: "Authorization", "value": "x1"}]) == [{member: "Authorization", "value": MASKED}]
+    assert shown({member: "Cookie", "values": ["x1"]}) == {member: "Cookie", "values": [MASKED]}
     assert shown({member: "get_token", "arguments": {"value": "x1"}})["arguments"] == {"value": "x1"}
 
 
@@ -94,6 +97,39 @@ def test_json_in_a_text_is_looked_into() -> None:
                                                             ensure_ascii=False)}]}  # fmt: skip
     untouched = {"content": [{"text": '{"user":   "ada"}'}]}
     assert shown(untouched) == untouched
+
+
+INNER = [{"accessToken": "hunter2x"}, {"dbPassword": "correct hunter2x"}, {"password": ["a", "hunter2x"]},
+         {"client_secret": {"value": "hunter2x"}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("form", ["\n %s", "Result: %s", "```json\n%s\n```", '{"a": 1}\n%s', "- item\n  %s, and more"])
+def test_json_anywhere_in_a_text_is_masked(inner: Any, form: str) -> None:
+    text = form % json.dumps(inner)
+    for value in (text, json.dumps(text), json.dumps(json.dumps(text)), f"see {json.dumps(json.dumps(text))}"):
+        assert "hunter2x" not in json.dumps(shown({"text": value}))
+
+
+@pytest.mark.parametrize("text", [
+    "userPassword=hunter2x", "accessToken: hunter2x", "authtoken=hunter2x", "secret => hunter2x",
+    "password = 'correct hunter2x'", "postgres://me:pa@hunter2x@db/x", "REDIS://me:hunter2x@db",
+    r"postgres:\/\/me:hunter2x@db", "token=" + "x" * 5_000 + "hunter2x", "Cookie: a=" + "x" * 5_000 + "hunter2x",
+])  # fmt: skip
+def test_more_ways_to_write_a_secret_into_a_text(text: str) -> None:
+    assert "hunter2x" not in json.dumps(shown({"text": text}))
+
+
+def test_the_word_after_a_flag_is_masked() -> None:
+    assert shown({"args": ["--db-password", "x1", "-v", "x2"]}) == {"args": ["--db-password", MASKED, "-v", "x2"]}
+    assert shown({"required": ["password", "user"]}) == {"required": ["password", "user"]}
+
+
+def test_texts_that_were_made_to_be_slow_are_not() -> None:
+    for part in ("token:'\n", 'token:"\\x', "token:\\'", "a://b:", "token:{", "token:" + "\\" * 8, "basic aaaaaaaa"):
+        began = time.thread_time()
+        assert Mask().message(json.dumps({"text": part * (200_000 // len(part))}).encode()).is_cut is not None
+        assert time.thread_time() - began < 2
 
 
 def test_what_is_no_json_is_masked_as_a_text() -> None:

@@ -146,6 +146,18 @@ def test_a_change_that_another_site_asks_for_is_refused(browser: Browser, echo: 
     assert len(browser.rest("GET", path).json()["items"]) == before
 
 
+@pytest.mark.parametrize("headers", [{}, {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}])
+def test_a_get_that_opens_a_session_needs_the_token_too(browser: Browser, echo: Endpoint, headers: dict[str, str]):
+    """A picture of a page on another port of this host brings the cookie, and no Origin."""
+    browser.sign_in(browser.gateway.key(echo.tenant, ["tenant:admin"]))
+    path = f"/console/-/t/{echo.tenant}/{echo.name}/sse"
+    with browser.http.stream("GET", path, headers=headers) as refused:
+        assert refused.status_code == 403
+    with browser.http.stream("GET", path, headers={"X-CSRF-Token": browser.csrf}) as answer:
+        assert answer.status_code == 200
+        assert next(answer.iter_lines()) == "event: endpoint"
+
+
 def test_the_token_of_one_session_is_of_no_use_in_another(gateway: Gateway, echo: Endpoint):
     with Browser(gateway) as mine, Browser(gateway) as theirs:
         mine.sign_in(gateway.admin_key)

@@ -1,5 +1,6 @@
 """Fields that several bodies share, and the base classes of requests and answers."""
 
+import unicodedata
 from dataclasses import fields
 from typing import Annotated, Any, Self
 
@@ -10,6 +11,7 @@ from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
 
 MAX_REASON = 300
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
 SILENT = "Nodes that did not answer within a second: what they know is missing."
 
 
@@ -51,7 +53,14 @@ def no_nul(text: str) -> str:
 def one_line(text: str) -> str:
     if not text.isprintable():
         raise PydanticCustomError("printable", "must be printable characters")
+    if text and not any(map(_is_visible, text)):
+        raise PydanticCustomError("blank", "must not be blank")
     return text
+
+
+def _is_visible(character: str) -> bool:
+    """A mark alone is not: it changes the character before it."""
+    return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK
 
 
 def known_scope(text: str) -> str:

@@ -200,10 +200,13 @@ async def get_inspection(access: MayRead, inspection: InspectionId) -> Inspectio
 
 @router.delete("/inspections/{inspection}", status_code=204)
 async def close_inspection(access: MayManage, inspection: InspectionId) -> None:
-    """Ends an inspection, and removes what it has seen."""
-    await seen(access, inspection, 0, 0)
+    """Ends an inspection, and removes what it has seen; of one that is over, what can still be read."""
+    view = (await seen(access, inspection, 0, 0)).view
+    is_over = view.ended_at is not None
+    if is_over and not view.kept:
+        raise await _not_found(access, inspection)
     await access.admin.audit.append(access.act("inspection.close", f"inspections/{inspection}", "closed"))
-    if not await access.admin.node.close_inspection(access.tenant, inspection):
+    if not await access.admin.node.close_inspection(access.tenant, inspection) and not is_over:
         raise await _not_found(access, inspection)
 
 
@@ -224,9 +227,10 @@ async def list_messages(
     """What an inspection has seen, oldest first; payloads only for administrators. It can be read until ten minutes
     after its time, or the end of its session."""
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
+    needed = Scope.TENANT_ADMIN if in_full else Scope.TENANT_READ
     if format == "jsonl":
         first = await seen(access, inspection, after, PAGE_OF_FILE)
-        lines = _lines(access, inspection, first, in_full=in_full)
+        lines = _lines(access, inspection, first, needed)
         name = f"inspection-{inspection}.jsonl"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         return StreamingResponse(lines, headers=headers, media_type="application/jsonl; charset=utf-8")
@@ -239,11 +243,13 @@ async def list_messages(
     )
 
 
-async def _lines(access: Access, inspection: str, page: Seen, *, in_full: bool) -> AsyncIterator[str]:
+async def _lines(access: Access, inspection: str, page: Seen, needed: Scope) -> AsyncIterator[str]:
     """All messages that are kept, each as a line, a page at a time; until it is
-    gone, where that happens meanwhile. Any other error breaks the file off, so that nobody takes it for whole."""
+    gone, where that happens meanwhile. Any other error breaks the file off, so that nobody takes it for whole. Whoever
+    reads slowly follows the session, so its scope is asked for before each page."""
     while page.messages:
-        yield "".join(_as_lines(page, in_full=in_full))
+        yield "".join(_as_lines(page, in_full=needed is Scope.TENANT_ADMIN))
+        await access.require_still(needed)
         try:
             page = await seen(access, inspection, page.messages[-1].number, PAGE_OF_FILE)
         except NotFound:

@@ -5,6 +5,7 @@ import json
 import anyio
 import pytest
 
+from app.admin.resources.now.inspections import PAGE_OF_FILE
 from app.inspections.inspections import Inspections
 from app.inspections.message import InspectedMessage
 from app.this_node.inspection_views import Opened
@@ -50,12 +51,42 @@ async def test_one_is_opened_listed_and_closed_and_the_trail_says_why(rig):
         ("inspection.open", target, "session a1b2c3d4e5f6 of echo, with payloads, 15 min: ticket 4711"),
         ("inspection.close", target, "closed"),
     ]
+    assert sum(action == "inspection.close" for action, _, _ in trail) == 1
+
+
+async def test_what_one_that_ran_out_has_seen_can_be_removed_once(rig):
+    about = await opened(rig)
+    say(rig, about["id"], "x")
+    rig.node.looked.end(rig.node.looked.find("acme", about["id"]), 1.0, "time")
+    assert len((await rig.ask("GET", f"{PATH}/{about['id']}/messages")).json()["items"]) == 1
+    assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 204
+    assert (await rig.ask("GET", f"{PATH}/{about['id']}/messages")).json()["items"] == []
+    assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 404
+    assert sum(act.action == "inspection.close" for act in await rig.trail("acme")) == 1
+
+
+async def test_a_file_breaks_off_when_its_reader_may_not_read_any_more(rig):
+    """Whoever reads slowly follows the session: each page is asked for when the one before was taken."""
+    about, key = await opened(rig), await rig.key("acme", "tenant:admin")
+    for number in range(PAGE_OF_FILE + 1):
+        say(rig, about["id"], f"text {number}")
+    ask = rig.node.inspected
+
+    async def revoked_meanwhile(*asked):
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
+        return await ask(*asked)
+
+    rig.node.inspected = revoked_meanwhile
+    answer = await rig.ask("GET", f"{PATH}/{about['id']}/messages?format=jsonl", key=key)
+    assert len(answer.text.splitlines()) == PAGE_OF_FILE
+    assert len((await rig.ask("GET", f"{PATH}/{about['id']}/messages?format=jsonl")).text.splitlines()) > PAGE_OF_FILE
 
 
 @pytest.mark.parametrize("body", [
     {"session": "a1b2c3d4e5f6"}, {**BODY, "reason": ""}, {**BODY, "reason": "  \t "}, {**BODY, "backend": "echo"},
     {"reason": "neither"}, {**BODY, "reason": "two\nlines"}, {**BODY, "minutes": 61},
     {**BODY, "minutes": 0}, {**BODY, "reason": "x" * 301}, {**BODY, "more": 1},
+    {**BODY, "reason": "\u3164\u2800"}, {**BODY, "reason": "\ufe0f"},
 ])  # fmt: skip
 async def test_a_reason_and_a_bounded_time_are_needed(rig, body):
     assert (await rig.ask("POST", PATH, body)).status_code == 422
