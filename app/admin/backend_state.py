@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from app.admin.paging import Page
 from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.fields import SILENT
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
@@ -119,11 +120,17 @@ class ShownBackend(ListedBackend):
     silent_nodes: list[str] = Field(description=SILENT)
 
 
+class ListedBackends(Page[ListedBackend]):
+    """A page of backends with their state."""
+
+    silent_nodes: list[str] = Field(description=SILENT)
+
+
 class RunningBackends:
     """What the nodes report about the backends of one tenant."""
 
     def __init__(self, told: Gathered[BackendRunning]) -> None:
-        self._silent = list(told.silent)
+        self.silent = list(told.silent)
         self._by_name = defaultdict[str, list[BackendRunning]](list)
         for each in told.rows:
             self._by_name[each.name].append(each)
@@ -134,7 +141,7 @@ class RunningBackends:
     def shown(self, spec: BackendSpec, sandboxes: Iterable[SandboxView], *, in_full: bool) -> ShownBackend:
         """With its failures, see `shown_failure`."""
         failures = [shown_failure(each, in_full=in_full) for each in self._failures(spec)]
-        members = {**self._members(spec), "failures": failures, "silent_nodes": self._silent}
+        members = {**self._members(spec), "failures": failures, "silent_nodes": self.silent}
         views = sorted(sandboxes, key=lambda view: view.node)
         members["sandbox_report"] = _sandbox_report(spec, views)
         obstacles = [(each.node, why_not_frozen(each, spec)) for each in views if rests_as(spec) == "frozen"]

@@ -1,6 +1,7 @@
 """Parts of pages that are asked for again: what they have, for whom they are shared, and who gets nothing any more."""
 
 import re
+import signal
 from collections.abc import Iterator
 
 import httpx2
@@ -8,7 +9,8 @@ import pytest
 
 from app.console.views import PAGES
 from tests.console.browser import Browser
-from tests.integration.gateway import Endpoint, Gateway, until
+from tests.integration.gateway import ECHO, Endpoint, Gateway, until
+from tests.integration.nodes import Nodes
 from tests.integration.wire import initialize
 
 _LIVE = re.compile(r'<(?:section|div) id="(\w+)" data-live="(\d+)"')
@@ -115,3 +117,18 @@ def test_a_name_that_is_none_of_a_part_brings_nothing_strange(browser: Browser, 
     answer = browser.page(f"/tenants/{echo.tenant}/sessions", **{"X-Renew": named})
     assert answer.status_code == 200
     assert answer.text == "" or "<h1>Sessions</h1>" in answer.text or answer.text.count("<section") == 1
+
+
+@pytest.mark.parametrize("page", ["/backends", "/keys/{key}"])
+def test_a_node_that_does_not_answer_is_named_where_it_is_missing(own_nodes: Nodes, page: str):
+    one, other = own_nodes.all
+    endpoint = one.endpoint(ECHO)
+    key = one.api("POST", f"/tenants/{endpoint.tenant}/keys", {"scopes": ["mcp:connect"]})["id"]
+    with Browser(one) as browser:
+        browser.sign_in(one.key(endpoint.tenant, ["tenant:admin"]))
+        other.process.send_signal(signal.SIGSTOP)
+        try:
+            text = browser.page(f"/tenants/{endpoint.tenant}{page.format(key=key)}").text
+        finally:
+            other.process.send_signal(signal.SIGCONT)
+    assert "No answer within a second from" in text

@@ -10,12 +10,12 @@ from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel, Field
 
 from app.admin.audit_changes import changes_of_backend
-from app.admin.backend_state import KeptFailure, ListedBackend, RunningBackends, ShownBackend, shown_failure
+from app.admin.backend_state import KeptFailure, ListedBackends, RunningBackends, ShownBackend, shown_failure
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
-from app.admin.paging import AskedPage, OfBackend, Page, RunningPage, WindowQuery
+from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
 from app.admin.route import AdminRoute
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.schemas.sandbox import SandboxAnswer
@@ -124,13 +124,14 @@ async def create_backend(access: MayManage, body: BackendBody, response: Respons
 
 
 @router.get("/backends")
-async def list_backends(access: MayRead, asked: AskedPage) -> Page[ListedBackend]:
+async def list_backends(access: MayRead, asked: AskedPage) -> ListedBackends:
     """The tenant's backends by name: their registration, state and last failure."""
     found = await access.admin.backends.list(access.tenant, after=asked.after, limit=asked.fetch)
     if not found:
-        return Page(items=[], next_cursor=None)
+        return ListedBackends(items=[], next_cursor=None, silent_nodes=[])
     running = RunningBackends(await access.admin.node.backends(access.tenant, found[0].name, found[-1].name))
-    return asked.page(found, lambda spec: spec.name, running.listed)
+    page = asked.page(found, lambda spec: spec.name, running.listed)
+    return ListedBackends(**dict(page), silent_nodes=running.silent)
 
 
 @router.get("/backends/{backend}")
