@@ -120,7 +120,7 @@ def test_a_name_that_is_none_of_a_part_brings_nothing_strange(browser: Browser, 
 
 
 @pytest.mark.parametrize("page", ["/backends", "/keys/{key}"])
-def test_a_node_that_does_not_answer_is_named_where_it_is_missing(own_nodes: Nodes, page: str):
+async def test_a_node_that_does_not_answer_is_named_where_it_is_missing(own_nodes: Nodes, page: str):
     one, other = own_nodes.all
     endpoint = one.endpoint(ECHO)
     key = one.api("POST", f"/tenants/{endpoint.tenant}/keys", {"scopes": ["mcp:connect"]})["id"]
