@@ -39,7 +39,8 @@ def inspected(echo: Endpoint) -> str:
 def test_every_live_part_of_every_page_is_there_alone(browser: Browser, echo: Endpoint, page: str):
     browser.sign_in(browser.gateway.admin_key)
     inspection = inspected(echo) if "{inspection}" in page else ""
-    path = page.format(tenant=echo.tenant, backend=echo.name, inspection=inspection)
+    key = echo.gateway.api("GET", f"/tenants/{echo.tenant}/keys")["items"][0]["id"]
+    path = page.format(tenant=echo.tenant, backend=echo.name, inspection=inspection, key=key)
     whole = browser.page(path).text
     live = dict(_LIVE.findall(whole))
     assert len(live) == whole.count("data-live=")

@@ -67,7 +67,9 @@ PAGES = {
         SHOP + "echo 'Up to 50 without asking.' > refunds.md; cp page.json refund.json\n"
     ),
     "docs/forking.md": Example(TENANT, may_fail=("trunkline backends check",)),
-    "docs/parking.md": Example(TENANT + NOTES.replace("create notes", "create echo")),
+    "docs/parking.md": Example(
+        TENANT + NOTES.replace("create notes", "create echo") + NOTES.replace("create notes", "create desk")
+    ),
     "docs/inspecting.md": Example(),
     "docs/operations.md": Example(
         TENANT + """echo '{"mcpServers": {"clock": {"command": "true"}}}' > mcp.json\n"""
