@@ -6,8 +6,9 @@
 
 Runs a node in this process, with a backend process and a client over sockets, and counts on the node's thread what it
 executes between a request and the next: bytecode instructions, and calls of functions that are written in C (what those
-do inside is not seen). Each is the median of many calls, so that what a node does besides, four times a second, is left
-out. `garbage` is how many objects a call leaves to the garbage collection. Counts differ between versions of Python.
+do inside is not seen). Each is the lowest tenth of many calls, so that what a node does besides is left out, four times
+a second and more when others keep the machine busy. `garbage` is how many objects a call leaves to the garbage
+collection. Counts differ between versions of Python.
 """
 
 import argparse
@@ -166,13 +167,13 @@ def garbage_of(act: Callable[[], object]) -> int:
 def counted(work: Work, caller: Caller) -> Counts:
     for _ in range(WARM_UP):
         caller.call()
-    medians = {
-        what: int(statistics.median(work.count(what, caller.call) for _ in range(CALLS)))
+    counts = {
+        what: int(statistics.quantiles((work.count(what, caller.call) for _ in range(CALLS)), n=10)[0])
         for what in ("instructions", "c_calls")
     }
-    if not medians["instructions"]:  # Python 3.12 does not tell of those of frames that have begun
-        del medians["instructions"]
-    return {**medians, "garbage": garbage_of(caller.call)}
+    if not counts["instructions"]:  # Python 3.12 does not tell of those of frames that have begun
+        del counts["instructions"]
+    return {**counts, "garbage": garbage_of(caller.call)}
 
 
 def callers(connection: Connection) -> dict[str, Callable[[], Caller]]:

@@ -79,7 +79,8 @@ async def test_a_process_after_a_death_is_a_start(start_gateway: Callable[..., G
             process.kill()
             await until(partial(is_gone, process))
             response = await session.post({"jsonrpc": "2.0", "id": "x", "method": "tools/list"})
-        assert error_of(response).reason in ("backend_busy", "backend_exited")
+        # It waited for a process, of which there may be no more: it was not sent, or the session has ended meanwhile.
+        assert error_of(response).reason in ("backend_busy", "session_ended")
     assert use_of(gateway, endpoint.tenant)["spawns_per_minute"] == 2
 
 
