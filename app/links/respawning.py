@@ -234,6 +234,7 @@ class RespawningLink:
             self._listener.backend_failed(call, error)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        self.record.received_too_much(beginning, end)
         if self._listener is not None:
             self._listener.backend_sent_too_much(beginning, end)
 

@@ -16,11 +16,12 @@ from app.processes.link import BackendLink
 class SessionLink:
     """Sends to the session's process, or to the bridge before it."""
 
-    __slots__ = ("_asking", "_lease", "_link", "_metrics", "_tap", "rest")
+    __slots__ = ("_asking", "_lease", "_link", "_metrics", "_parkable", "_tap", "rest")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lease: LinkLease | None = None
+        self._parkable: Parkable | None = None  # the lease, if it can rest
         self._link: BackendLink | None = None
         self._tap: Tap | None = None
         self._asking: anyio.CancelScope | None = None
@@ -63,6 +64,8 @@ class SessionLink:
 
     def attach(self, lease: LinkLease, session: BridgedSession) -> None:
         self._lease = lease
+        kept: object = lease
+        self._parkable = kept if isinstance(kept, Parkable) else None  # once: it looks at each attribute
         self._link = link = lease.link
         link.attach(session)
         self._put_tap(session)
@@ -129,13 +132,11 @@ class SessionLink:
 
     def park(self, keeper: Keeper) -> bool:
         """As Parkable.park; False if the link can be neither parked nor frozen."""
-        lease: object = self._lease
-        return isinstance(lease, Parkable) and lease.park(keeper)
+        return self._parkable is not None and self._parkable.park(keeper)
 
     def unsent(self) -> Collection[bytes]:
         """The ids of requests that still wait for a process. A bridge has ids of its own: then none."""
-        lease: object = self._lease
-        return lease.unsent() if isinstance(lease, Parkable) and not self.is_bridged else ()
+        return () if self._parkable is None or self.is_bridged else self._parkable.unsent()
 
     @property
     def is_without_process(self) -> bool:

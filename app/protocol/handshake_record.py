@@ -5,6 +5,7 @@ from typing import Self
 
 import msgspec
 
+from app.protocol import tolerant
 from app.protocol.jsonrpc import (
     ABSENT,
     Notification,
@@ -150,6 +151,12 @@ class HandshakeRecord:
         elif type(message) is Notification and message.method == "notifications/cancelled":
             self._asked.pop(bytes((message.params or {}).get("requestId", ABSENT)), None)
         return True
+
+    def received_too_much(self, beginning: bytes, end: bytes) -> None:
+        """The ends of a line of the process that was too long to be kept: an answer, if one can be told."""
+        named = tolerant.answered(beginning, end)
+        if named is not None:
+            self._pending.pop(named, None)
 
     def _note_request(self, message: Request, line: bytes) -> None:
         method, params = message.method, message.params or {}

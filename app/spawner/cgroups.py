@@ -279,7 +279,7 @@ def kill(directory: str) -> bool:
 def _kill_one_by_one(directory: str) -> None:
     """First they are made to stand still: nothing forks, and no pid is reused."""
     with contextlib.suppress(OSError):
-        write(f"{directory}/freezer.state", "FROZEN")
+        _freeze(directory)
         for _ in range(_FREEZE_LOOKS):
             if _is_frozen(directory):
                 break
@@ -288,7 +288,7 @@ def _kill_one_by_one(directory: str) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        write(f"{directory}/freezer.state", "THAWED")
+        _thaw(directory)
 
 
 def _freeze(directory: str) -> None:

@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +148,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.keep and options.quick:
         parser.error("a quick run is not kept")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # what was started ends as after Ctrl-C
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     found = json.loads(KEPT.read_text()) if options.draw else asyncio.run(run(quick=options.quick))
     text = report.as_json(found)
     if options.out:

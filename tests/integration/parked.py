@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
-import anyio.abc
 import httpx2
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, until
-from tests.integration.wire import Wire, events
+from tests.integration.wire import Wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
@@ -58,20 +56,3 @@ async def opened(http: httpx2.AsyncClient, endpoint: Endpoint) -> AsyncIterator[
     await session.open()
     yield session
     await session.close()
-
-
-@asynccontextmanager
-async def listening(session: Wire) -> AsyncIterator[list[Any]]:
-    """What comes on the session's GET stream, as it comes."""
-    heard: list[Any] = []
-
-    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-        async with session.stream("GET") as response:
-            task_status.started()
-            async for event in events(response):
-                heard.extend([event.message] if event.data else [])
-
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(listen)
-        yield heard
-        tasks.cancel_scope.cancel()

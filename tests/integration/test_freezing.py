@@ -15,8 +15,8 @@ import pytest
 from app.sandbox.cgroup_roots import open_roots
 from tests.console.browser import Browser
 from tests.integration.gateway import ROOT, Endpoint, Gateway, is_alive, running_gateway, until
-from tests.integration.parked import COUNTING, WITHIN_S, listening, opened, processes, sessions, states, use
-from tests.integration.wire import Wire, error_of, rpc
+from tests.integration.parked import COUNTING, WITHIN_S, opened, processes, sessions, states, use
+from tests.integration.wire import Wire, error_of, listening, rpc
 
 CLOCKWORK = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/clockwork.py")]
 PARK_S = 1.0

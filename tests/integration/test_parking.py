@@ -22,7 +22,6 @@ from tests.integration.parked import (
     STATELESS,
     WITHIN_S,
     is_parked,
-    listening,
     opened,
     parking,
     processes,
@@ -32,7 +31,7 @@ from tests.integration.parked import (
     whoami,
 )
 from tests.integration.sessionless_wire import SessionlessClient
-from tests.integration.wire import RpcError, Wire, answer, error_of, rpc
+from tests.integration.wire import RpcError, Wire, answer, error_of, listening, rpc
 
 MANY, PLACES = 200, 8
 CONNECTIONS = 500  # of the client at once; a node closes those over MAX_CONNECTIONS

@@ -18,7 +18,6 @@ from tests.integration.gateway import ROOT, Gateway, until
 from tests.integration.parked import (
     WITHIN_S,
     is_parked,
-    listening,
     opened,
     parking,
     processes,
@@ -26,7 +25,7 @@ from tests.integration.parked import (
     use,
     whoami,
 )
-from tests.integration.wire import Wire, error_of, last_message, rpc
+from tests.integration.wire import Wire, error_of, last_message, listening, rpc
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -60,7 +60,8 @@ async def test_a_session_of_a_server_with_state_ends_and_says_why(gateway: Gatew
     assert (over.reason, over.data["cause"]) == ("session_ended", "process_restarted")
     assert "an administrator has restarted its process" in str(over)
     assert sum(each.status_code == 200 for each in answers) == 1  # the other one noticed nothing
-    await until(lambda: not gateway.backends())
+    started = {row["pid"] for row in rows}
+    await until(lambda: started.isdisjoint(each.pid for each in gateway.backends()), 30.0)
 
 
 async def test_a_call_under_way_of_such_a_session_says_that_its_outcome_is_not_known(gateway: Gateway) -> None:

@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, server_at, until
 from tests.integration.servers import python_client, text_of
-from tests.integration.wire import RpcError, Wire, error_of, events, last_message, wire
+from tests.integration.wire import RpcError, Wire, error_of, events, last_message, listening, wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 SESSIONLESS_SERVER = [
@@ -54,23 +53,6 @@ async def held(session: Wire) -> None:
 def kill(gateway: Gateway, stdin: int) -> None:
     (process,) = gateway.processes_of(stdin)
     process.kill()
-
-
-@asynccontextmanager
-async def listening(session: Wire) -> AsyncIterator[list[Any]]:
-    """What comes on the session's GET stream, as it comes."""
-    heard: list[Any] = []
-
-    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-        async with session.stream("GET") as response:
-            task_status.started()
-            async for event in events(response):
-                heard.extend([event.message] if event.data else [])
-
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(listen)
-        yield heard
-        tasks.cancel_scope.cancel()
 
 
 # --- isolation: shared

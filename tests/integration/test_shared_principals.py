@@ -12,8 +12,8 @@ import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, until
 from tests.integration.sessionless_wire import SessionlessClient
-from tests.integration.test_shared_and_respawn import SHARED, listening
-from tests.integration.wire import RpcError, Wire
+from tests.integration.test_shared_and_respawn import SHARED
+from tests.integration.wire import RpcError, Wire, listening
 
 TASKS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/tasks.py")]
 NO_SUCH_TASK = str({"code": -32602, "message": "Task not found"})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx2
 
 from tests.integration.gateway import Endpoint
@@ -163,6 +164,23 @@ async def wire(endpoint: Endpoint, **options: Any) -> AsyncIterator[Wire]:
             # The gateway may be gone by now.
             with anyio.move_on_after(10, shield=True), suppress(httpx2.TransportError):
                 await session.close()
+
+
+@asynccontextmanager
+async def listening(session: Wire) -> AsyncIterator[list[Any]]:
+    """What comes on the session's GET stream, as it comes."""
+    heard: list[Any] = []
+
+    async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+        async with session.stream("GET") as response:
+            task_status.started()
+            async for event in events(response):
+                heard.extend([event.message] if event.data else [])
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        yield heard
+        tasks.cancel_scope.cancel()
 
 
 @contextmanager

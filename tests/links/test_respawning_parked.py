@@ -319,3 +319,11 @@ async def test_another_node_has_it_parked_too(keeper: Keeper) -> None:
         assert methods(rig) == ["initialize", "notifications/initialized", "tools/call"]
         link.release("over")
         first.link.release("over")
+
+
+async def test_an_answer_that_is_too_large_is_an_answer(rig: Rig, keeper: Keeper) -> None:
+    rig.open()
+    rig.send(id=2, method="tools/call")
+    assert not rig.link.park(keeper)
+    rig.link.backend_sent_too_much(b'{"jsonrpc":"2.0","result":', b',"id":2}')
+    assert rig.link.park(keeper)

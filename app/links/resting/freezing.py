@@ -176,6 +176,7 @@ class FreezingLink(PassingLink):
             self._listener.backend_failed(call, error)
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
+        self._record.received_too_much(beginning, end)
         if self._listener is not None:
             self._listener.backend_sent_too_much(beginning, end)
 

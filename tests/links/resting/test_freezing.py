@@ -268,3 +268,11 @@ def test_a_line_that_is_not_written_is_nothing_under_way(rig: Rig) -> None:
     with pytest.raises(BackendBusy):
         rig.send(id=2, method="ping")
     assert rig.park()
+
+
+def test_an_answer_that_is_too_large_is_an_answer(rig: Rig) -> None:
+    rig.open()
+    rig.send(id=2, method="tools/call")
+    assert not rig.park()
+    rig.link.backend_sent_too_much(b'{"jsonrpc":"2.0","id":2,"result":', b"}}")
+    assert rig.park()

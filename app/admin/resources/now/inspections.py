@@ -244,9 +244,9 @@ async def list_messages(
 
 
 async def _lines(access: Access, inspection: str, page: Seen, needed: Scope) -> AsyncIterator[str]:
-    """All messages that are kept, each as a line, a page at a time; until it is
-    gone, where that happens meanwhile. Any other error breaks the file off, so that nobody takes it for whole. Whoever
-    reads slowly follows the session, so its scope is asked for before each page."""
+    """All messages that are kept, each as a line, a page at a time; until the inspection is gone, where that happens
+    meanwhile. Any other error breaks the file off, so that nobody takes it for whole. Whoever reads slowly follows the
+    session, so the scope is asked for before each page."""
     while page.messages:
         yield "".join(_as_lines(page, in_full=needed is Scope.TENANT_ADMIN))
         await access.require_still(needed)
