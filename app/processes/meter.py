@@ -13,6 +13,7 @@ from app.processes.measuring import Use, look
 from app.processes.process import BackendProcess
 
 MEASURE_EVERY_S = 10.0
+FROZEN_EVERY_S = 60.0  # frozen ones do nothing: only their memory may still be pushed out
 WATCHED_EVERY_S = 2.0  # while an administrator looks at it
 WATCHED_S = 15.0  # for so long after the last look
 LOOKING_SHARE = 0.01  # of one core, for processes whose memory no control group limits
@@ -34,7 +35,7 @@ class Meter:
         self._metrics = metrics
         self._told: dict[BackendProcess, _Told] = {}
         self._shown: set[tuple[str, str]] = set()
-        self._watched_until = self._measured_at = self._cost_s = 0.0
+        self._watched_until = self._measured_at = self._frozen_at = self._cost_s = 0.0
 
     def watch(self) -> None:
         """Measures more often for a while."""
@@ -46,17 +47,21 @@ class Meter:
         if not all(process.is_limited_by_kernel for process in processes):
             every_s = min(every_s, self._cost_s / LOOKING_SHARE)
         if now - self._measured_at >= every_s:
-            await self.measure(processes)
+            are_due = now < self._watched_until or now - self._frozen_at >= FROZEN_EVERY_S
+            self._frozen_at = now if are_due else self._frozen_at
+            await self.measure(processes, with_frozen=are_due)
 
-    async def measure(self, processes: Collection[BackendProcess]) -> None:
-        targets = {process: process.target() for process in processes if process.pid}
+    async def measure(self, processes: Collection[BackendProcess], *, with_frozen: bool = True) -> None:
+        """What is not looked at keeps its last use."""
+        looked_at = (process for process in processes if with_frozen or not process.is_frozen)
+        targets = {process: process.target() for process in looked_at if process.pid}
         uses, self._cost_s = await anyio.to_thread.run_sync(look, list(targets.values()))
         self._measured_at = now = time.monotonic()
         for process, use in zip(targets, uses, strict=True):
             if process.exit is None:  # else it has been counted for the last time meanwhile
                 process.used(use, now)
                 self.count(process)
-        self._show(targets)
+        self._show(processes)
         self.measured.tell()
 
     def count(self, process: BackendProcess) -> None:

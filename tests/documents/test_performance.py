@@ -1,5 +1,5 @@
-"""What docs/performance.md and docs/sizing.md show of capacity is made of bench/capacity.json, and the charts can be
-read."""
+"""What docs/performance.md and docs/sizing.md show is made of bench/capacity.json and bench/goals.json, and the charts
+can be read."""
 
 import importlib
 import json
@@ -22,8 +22,9 @@ def modules() -> Iterator[dict[str, ModuleType]]:
     """Those of bench/capacity, which is a folder of a script."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "bench")
-        yield {name: importlib.import_module(f"capacity.{name}") for name in ("plots", "report")}
-    for name in [each for each in sys.modules if each.partition(".")[0] == "capacity"]:
+        found = {name: importlib.import_module(f"capacity.{name}") for name in ("plots", "report")}
+        yield {**found, "goals": importlib.import_module("goals")}
+    for name in [each for each in sys.modules if each.partition(".")[0] in ("capacity", "goals", "run_peers")]:
         del sys.modules[name]
 
 
@@ -81,6 +82,28 @@ def test_the_run_has_two_servers_of_each_language_in_each_way_and_the_peers():
     assert {each["system"] for each in KEPT["curves"]} == {
         "trunkline", "trunkline, shared", "bridge", "supergateway",
     }  # fmt: skip
+
+
+def test_the_table_of_goals_is_that_of_the_run(modules):
+    goals = modules["goals"]
+    shown = goals.PAGE.read_text().partition(goals.BEGIN)[2].partition(goals.END)[0].strip()
+    found = json.loads(goals.KEPT.read_text())
+    assert shown == goals.table(found)
+    assert set(found["rows"]) | set(found["missing"]) == {part.name for part in goals.PARTS}
+
+
+def test_what_a_part_prints_otherwise_is_an_error_and_no_empty_row(modules):
+    for part in modules["goals"].PARTS[1:]:
+        with pytest.raises(ValueError, match="nothing looks like"):
+            part.read("other words\n")
+
+
+def test_a_row_holds_up_to_its_target(modules):
+    row = modules["goals"].Row
+    assert row("CPU", 1.4, "x", 1.4).holds
+    assert not row("CPU", 1.41, "x", 1.4).holds
+    assert row("calls/s", 0.75, "x", 0.75, is_least=True).holds
+    assert not row("calls/s", 0.7, "x", 0.75, is_least=True).holds
 
 
 # --- arithmetic

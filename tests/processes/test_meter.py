@@ -75,6 +75,39 @@ async def test_processes_that_no_control_group_limits_are_looked_at_often(runnin
     await eventually(lambda: looks >= 3)
 
 
+async def test_frozen_processes_are_looked_at_once_a_minute_and_whenever_somebody_looks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, _ = await running.start("echo", limits=NO_LIMIT)
+    other, _ = await running.start("echo", limits=NO_LIMIT)
+    monkeypatch.setattr(BackendProcess, "is_frozen", property(lambda self: self is process))
+    looked: list[set[int]] = []
+
+    def looking(targets: Any) -> Any:
+        looked.append({each.pid for each in targets})
+        return look(targets)
+
+    one = meter.Meter(running.metrics)
+    monkeypatch.setattr(meter, "look", looking)
+    both = {process.pid, other.pid}
+    for now, expected in (
+        (100.0, both),
+        (120.0, {other.pid}),
+        (140.0, {other.pid}),
+        (161.0, both),
+        (181.0, {other.pid}),
+    ):
+        one._measured_at = 0.0
+        await one.sweep([process, other], now)
+        assert looked[-1] == expected, now
+    held = process.resident_bytes + other.resident_bytes
+    assert running.value("trunkline_backend_resident_bytes", tenant="_OTHER", backend="_OTHER") == held
+    one.watch()
+    one._measured_at = 0.0
+    await one.sweep([process, other], one._watched_until - 1)
+    assert looked[-1] == both
+
+
 async def test_bytes_and_cpu_of_a_backend_are_counted_to_its_end(running: Running) -> None:
     labels = {"tenant": "_OTHER", "backend": "_OTHER"}
     process, listener = await running.start("echo", limits=NO_LIMIT)
