@@ -76,6 +76,6 @@ def desk(chromium: Browser, gateway: Gateway, key: str | None = None, **options:
         if key is not None:
             made.sign_in(key)
         yield made
-        assert made.complaints == []
+        assert not made.complaints, made.complaints
     finally:
         context.close()

@@ -232,6 +232,7 @@ def test_somebody_whose_key_is_revoked_is_asked_to_sign_in_again(sit_down: Sit, 
     page = desk.open("/tenants/acme/sessions")
     fleet.gateway.api("DELETE", f"/tenants/acme/keys/{made['id']}")
     expect(page.get_by_label("API key or token")).to_be_visible()
+    desk.complaints = [each for each in desk.complaints if "401" not in each]  # what the page had under way was refused
 
 
 def test_signing_out_by_keyboard(sit_down: Sit) -> None:
