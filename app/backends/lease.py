@@ -12,13 +12,15 @@ from app.processes.process import BackendProcess
 class Lease:
     """One session's claim on one process, which serves nobody else after `release`.
 
-    `prepared` is what the pool's `prepare` returned for the process of a shared backend. `was_warm`: the caller did not
-    wait. `on_handshake` is called once, when the process has answered `initialize`.
+    `prepared` is what the pool's `prepare` returned for the process of a shared backend. `asked_at`: when the caller
+    came, by the pool's clock. `was_warm`: it did not wait. `on_handshake` is called once, when the process has answered
+    `initialize`.
     """
 
     stock: BackendStock
     link: BackendProcess
     prepared: Any
+    asked_at: float
     was_warm: bool
     on_handshake: Callable[["Lease"], None]
     on_release: Callable[["Lease", str], None]

@@ -121,11 +121,10 @@ class ProcessPool:
             raise ShuttingDown
         self._budgets.know(spec.tenant, limits)
         stock = self._known(spec)
-        self._sizing.arrived(stock)
         if stock.has_warm(stock.keeper(identity)) and self._limits.tenant_has_room(spec.tenant, limits):
             self._hits.inc()
             self._wait_seconds.observe(0.0)
-            return self._hand_out(stock, stock.keeper(identity), was_warm=True)
+            return self._hand_out(stock, stock.keeper(identity), self._clock(), was_warm=True)
         self._deaths.refuse_one_more(stock)
         self._limits.refuse_one_more(len(self._waiting))
         self._misses.inc()
@@ -155,11 +154,15 @@ class ProcessPool:
         finally:
             self._wait_seconds.observe(self._clock() - waiter.since)
 
-    def _hand_out(self, stock: BackendStock, keeper: tuple[str, ...] | None, *, was_warm: bool = False) -> Lease:
+    def _hand_out(
+        self, stock: BackendStock, keeper: tuple[str, ...] | None, asked_at: float, *, was_warm: bool = False
+    ) -> Lease:
         process = stock.take(keeper)
         process.lease()
         held = self._inventory.held[process]
-        lease = held.leased(Lease(stock, process, held.prepared, was_warm, self._on_handshake, self._on_release))
+        lease = held.leased(
+            Lease(stock, process, held.prepared, asked_at, was_warm, self._on_handshake, self._on_release)
+        )
         self._inventory.used[stock.spec.tenant] += 1
         stock.handed_out(self._clock())
         self._inventory.settle(stock)
@@ -167,6 +170,7 @@ class ProcessPool:
         return lease
 
     def _on_handshake(self, lease: Lease) -> None:
+        self._sizing.arrived(lease.stock, lease.asked_at)
         if not lease.was_warm:
             self._sizing.started(lease.stock, time.time() - lease.link.started_at)
         if self._deaths.works(lease):
@@ -275,7 +279,7 @@ class ProcessPool:
             self._planning.soon()
             return
         self._waiting.serve(waiter)
-        waiter.lease.set_result(self._hand_out(waiter.stock, waiter.keeper))
+        waiter.lease.set_result(self._hand_out(waiter.stock, waiter.keeper, waiter.since))
 
     def _reclaim(self, stock: BackendStock, count: int, now: float) -> None:
         if stock.spec.isolation == "shared":

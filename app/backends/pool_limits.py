@@ -22,7 +22,7 @@ class PoolOptions:
     max_starting: int = 8  # more at once only compete for the processor
     max_waiting: int = 1000  # callers; the next one is refused
     deadline_s: float = 30.0  # how long a caller waits for a process
-    warm_bytes: int = 1 << 30  # for the warm processes of a backend with `warm: auto`
+    warm_bytes: int = 1 << 30  # for the warm processes of backends with `warm: auto`
 
 
 class Budgets(Protocol):

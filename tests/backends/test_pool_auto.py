@@ -8,6 +8,7 @@ import pytest
 from app.backends.demand import estimate
 from app.backends.demand.estimate import LOWER_EVERY_S, QUIET_S
 from app.backends.demand.sizing import MEASURE_EVERY_S
+from app.errors import GatewayError
 from tests.backends.rig import NO_LIMITS, lease_all, total
 from tests.processes.rig import eventually, spec_of
 
@@ -79,7 +80,7 @@ async def test_it_shrinks_by_one_at_a_time(make_pool, clock):
     clock.ahead += 60
     for _ in range(400):
         clock.ahead += 5
-        pool._sizing.arrived(pool._inventory.stocks[AUTO.key])
+        pool._sizing.arrived(pool._inventory.stocks[AUTO.key], clock())
     assert total(pool, "warm_target") < 3
     smaller = total(pool, "warm_target")
     clock.ahead += LOWER_EVERY_S
@@ -101,12 +102,54 @@ async def test_the_memory_of_its_processes_caps_it(make_pool, running, clock):
     assert "WARM_MEMORY_MB" in why(pool)
 
 
+async def test_backends_share_the_memory_for_warm_processes_of_the_node(make_pool, running, clock):
+    pool = await make_pool(clock=clock)
+    first, second = AUTO, spec_of("echo", warm="auto", name="second")
+    leases = await lease_all(pool, [first, second])
+    sizes = pool._inventory.resident_bytes_of
+    with anyio.fail_after(20):
+        while not all(map(sizes, pool._inventory.stocks.values())):
+            await running.supervisor.meter.measure(running.supervisor.processes)
+    pool._sizing._warm_bytes = 4.5 * max(map(sizes, pool._inventory.stocks.values()))
+    clock.ahead += MEASURE_EVERY_S
+    leases += await lease_all(pool, [first] * 3)
+    targets = [pool.snapshot()[spec.key].warm_target for spec in (first, second)]
+    clock.ahead += MEASURE_EVERY_S
+    leases += await lease_all(pool, [second] * 5)
+    assert targets == [3, 1]
+    assert [pool.snapshot()[spec.key].warm_target for spec in (first, second)] == [3, 1]
+    assert "WARM_MEMORY_MB" in pool.snapshot()[second.key].warm_why
+
+
+async def test_who_gets_no_process_that_works_is_no_arrival(make_pool):
+    pool = await make_pool()
+    broken = spec_of("crash_in_handshake", warm="auto")
+    for _ in range(2):
+        lease = await pool.lease(broken, NO_LIMITS)
+        lease.link.send(b"{}")
+        await lease.link.wait_gone()
+        lease.release("test")
+    with pytest.raises(GatewayError):
+        await pool.lease(spec_of("missing", warm="auto", command="/nowhere"), NO_LIMITS)
+    assert [stock.demand.arrivals for stock in pool._inventory.stocks.values()] == [0, 0]
+
+
+async def test_arrivals_count_by_the_time_at_which_they_came(make_pool, clock):
+    """Two that come at once need two processes, also if the first has opened its session when the second has not."""
+    pool = await make_pool(clock=clock)
+    leases = [await pool.lease(AUTO, NO_LIMITS) for _ in range(2)]
+    for lease in leases:
+        clock.ahead += 30
+        lease.handshake_succeeded()
+    assert total(pool, "warm_target") == 2
+
+
 async def test_no_more_than_the_backend_may_have(make_pool, clock):
     pool = await make_pool(clock=clock)
     small = spec_of("echo", warm="auto", max_processes=2)
     await lease_all(pool, [small] * 2)
     for _ in range(5):
-        pool._sizing.arrived(pool._inventory.stocks[small.key])
+        pool._sizing.arrived(pool._inventory.stocks[small.key], clock())
     assert total(pool, "warm_target") == 2
     assert "max_processes" in why(pool)
 

@@ -51,16 +51,17 @@ class WarmEstimate:
         """A process took so long from its start until it had answered `initialize`."""
         self.start_s += LATEST_SHARE * (min(max(seconds, 0.0), MAX_START_S) - self.start_s)
 
-    def arrived(self, now: float) -> None:
-        """Somebody wants a process."""
-        gap = now - self._arrived_at
+    def arrived(self, at: float) -> None:
+        """Somebody has wanted a process at this time. One who waited longer is told of later, as if he had come with
+        the latest one."""
+        gap = max(0.0, at - self._arrived_at)
         replaced = max(0.0, gap - REFILL_QUIET_S) / self.refill_s  # while they keep coming, nothing is
         self._backlog = min(max(0.0, self._backlog - replaced) + 1.0, float(MOST))
         needed = math.ceil(self._backlog - 1e-6)
         remains = 0.5 ** (gap / HALF_LIFE_S)
         self._weights = {number: weight * remains for number, weight in self._weights.items()}
         self._weights[needed] = self._weights.get(needed, 0.0) + 1.0
-        self._arrived_at = now
+        self._arrived_at = max(self._arrived_at, at)
 
     def wanted(self, now: float) -> tuple[int, Why]:
         """What the arrivals ask for, without limits and regardless of what there is now."""
@@ -76,8 +77,8 @@ class WarmEstimate:
         return max(self._weights), "arrivals"
 
     def reconsider(self, now: float, *, fit_memory: float, max_processes: int) -> None:
-        """Sets `target` and `why`. `fit_memory`: as many processes have room in the memory for warm ones; at least one
-        is allowed."""
+        """Sets `target` and `why`. `fit_memory`: as many processes have room in the memory for warm ones; one is
+        allowed even if none has."""
         wanted, self.why = self.wanted(now)
         if fit_memory < wanted:
             wanted, self.why = max(1, math.floor(fit_memory)), "memory"

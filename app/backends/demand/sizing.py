@@ -12,7 +12,8 @@ MEASURE_EVERY_S = 30.0  # which takes a look at all processes of the node
 
 
 class WarmSizing:
-    """`warm_bytes`: the memory that the warm processes of one backend may use."""
+    """`warm_bytes`: the memory that the warm processes of all these backends together may use. Each may have one even
+    when others have used it up."""
 
     def __init__(self, inventory: Inventory, planning: PlanTimer, warm_bytes: int, metrics: Metrics) -> None:
         self._inventory, self._planning, self._warm_bytes = inventory, planning, warm_bytes
@@ -29,10 +30,10 @@ class WarmSizing:
         else:
             self._reconsider(stock)
 
-    def arrived(self, stock: BackendStock) -> None:
-        """Somebody wants a process of the backend."""
+    def arrived(self, stock: BackendStock, at: float) -> None:
+        """Somebody has wanted a process of the backend at this time, and has got one that works."""
         if stock.demand is not None:
-            stock.demand.arrived(self._inventory.clock())
+            stock.demand.arrived(at)
             self._reconsider(stock)
 
     def started(self, stock: BackendStock, seconds: float) -> None:
@@ -54,7 +55,7 @@ class WarmSizing:
             return
         size, fits, before = self._size_of(stock, now), float("inf"), demand.target
         if size:
-            fits = self._warm_bytes / size
+            fits = max(0.0, self._warm_bytes - self._used_by_others(stock)) / size
         demand.reconsider(now, fit_memory=fits, max_processes=stock.spec.max_processes)
         self._due[stock] = due = demand.look_again_at()
         self._planning.at(due)
@@ -68,6 +69,10 @@ class WarmSizing:
             size = self._inventory.resident_bytes_of(stock) or size
             self._sizes[stock] = (size, now + MEASURE_EVERY_S)
         return size
+
+    def _used_by_others(self, stock: BackendStock) -> float:
+        """Bytes of the warm processes that the other backends are to have, as far as they have been measured."""
+        return sum(size * other.warm_target for other, (size, _) in self._sizes.items() if other is not stock)
 
     def _targets(self, why: Why) -> float:
         return sum(stock.warm_target for stock in self._due if stock.demand is not None and stock.demand.why == why)

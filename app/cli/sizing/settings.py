@@ -16,7 +16,7 @@ def of_each_node(answer: Answer) -> dict[str, int]:
     """Environment variables without their prefix. Those whose default is enough are left out, except MAX_PROCESSES."""
     sessions = sum(part.sessions for part in answer.parts)
     templates = sum(part.backend.mode == "fork" for part in answer.parts)
-    warm_mb = max((_up(part.warm * part.backend.process_mib) for part in answer.parts), default=0)
+    warm_mb = _up(sum(part.warm * part.backend.process_mib for part in answer.parts))
     found = {
         "MAX_PROCESSES": sum(most_processes(part, answer) for part in answer.parts),
         "MAX_SESSIONS": math.ceil(round(sessions / answer.needed * ROOM, 6)),

@@ -57,6 +57,11 @@ def test_arrivals_faster_than_starts_need_what_is_missing_meanwhile() -> None:
     assert estimate.target == math.ceil(10 - 9 * 0.5 / REFILL_S)
 
 
+def test_who_is_told_of_late_is_counted_with_the_latest() -> None:
+    assert after([100.0, 90.0, 80.0]).target == 3
+    assert after([100.0, 90.0, 110.0]).arrivals == pytest.approx(3, abs=0.01)
+
+
 def test_one_large_burst_among_hundreds_of_arrivals_is_not_paid_for() -> None:
     alone = [number * 5.0 for number in range(1, 500)]
     assert after(alone + [2600.0] * 4 + [2700 + number * 5.0 for number in range(1000)]).wanted(7700)[0] == 1

@@ -37,7 +37,9 @@ def test_a_default_that_is_not_is():
     found = settings.of_each_node(sized(*shared, *forked))
     assert found["MAX_SESSIONS"] == 67 * 200 * 11 // 10
     assert found["FORK_TEMPLATES"] == 17
-    assert settings.of_each_node(sized(replace(SLOW, process_mib=900)))["WARM_MEMORY_MB"] == 1856
+    large = replace(SLOW, process_mib=900)
+    assert settings.of_each_node(sized(large))["WARM_MEMORY_MB"] == 1856
+    assert settings.of_each_node(sized(large, replace(large, name="other")))["WARM_MEMORY_MB"] == 3648
 
 
 def test_parked_and_shared_backends_are_told_so():
