@@ -1,5 +1,6 @@
 """One backend's stock of processes: how many there are, and those that nobody has leased."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ class BackendStock:
     starting_for: list[tuple[str, ...] | None] = field(default_factory=list)  # whose homes those being started get
     unproven: int = 0  # leased, handshake not finished
     refill_at: float = 0.0
+    refill_by: float = math.inf
     reclaim_at: float = 0.0  # before that no session has been idle for long enough to be ended
     is_filled: bool = False  # the target was reached once: from then on refills are spaced out
     is_forgotten: bool = False
@@ -44,14 +46,19 @@ class BackendStock:
         self.is_filled = False
 
     def filled(self) -> None:
-        self.is_filled = True
+        """As many are warm as should be."""
+        self.is_filled, self.refill_by = True, math.inf
+
+    def is_short(self, now: float) -> None:
+        """Fewer are warm than should be; perhaps since longer ago."""
+        self.refill_by = min(self.refill_by, now + plan.REFILL_WITHIN_S)
 
     def handed_out(self, now: float) -> None:
         self.refill_at = now + plan.REFILL_QUIET_S
 
     def refilled(self, now: float) -> None:
         if self.is_filled:
-            self.refill_at = now + plan.REFILL_SPACING_S
+            self.refill_at, self.refill_by = now + plan.REFILL_SPACING_S, now + plan.REFILL_WITHIN_S
 
     def reclaimed(self, again_at: float) -> None:
         """Idle sessions were ended; there are no more of them before this time."""
@@ -154,4 +161,6 @@ class BackendStock:
             warm_target=self.warm_target,
             start_allowance=self.allowance(now),
             refill_at=self.refill_at,
+            refill_by=self.refill_by,
+            is_filled=self.is_filled,
         )

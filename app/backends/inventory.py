@@ -50,6 +50,8 @@ class Inventory:
         """Notes whether the stock needs attention, so that a plan looks at few backends."""
         if len(stock.warm) >= stock.warm_target:
             stock.filled()
+        else:
+            stock.is_short(self.clock())
         if len(stock.warm) + stock.starting == stock.warm_target:
             self.unsettled.discard(stock.spec.key)
         else:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 REFILL_QUIET_S = 0.2  # from the last lease to the next refill: a burst of callers gets the processor to itself
 REFILL_SPACING_S = 0.2  # between two refills
+REFILL_WITHIN_S = 5.0  # how long callers, and the calls of a busy node, may put off the next one
+BUSY_LOOK_S = 0.5  # between two looks whether the node is busy
 
 Key = tuple[str, str]
 
@@ -22,7 +24,9 @@ class BackendNumbers:
     starting: int = 0
     warm_target: int = 0
     start_allowance: int | None = None  # starts that the breaker permits; None is any number
-    refill_at: float = 0.0  # no refill before
+    refill_at: float = 0.0  # no refill before, and none while the node is busy,
+    refill_by: float = math.inf  # but not later than this
+    is_filled: bool = False  # until it was for the first time no refill waits for the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class NodeNumbers:
     starting: int = 0
     stopping: int = 0
     max_starting: int = 8
+    is_busy: bool = False  # with what sessions ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +202,18 @@ class _Planner:
                 continue
             if not self._may_start(key) or self._node_is_full():
                 continue
-            if backend.refill_at > self._view.now:
-                self._look_again(backend.refill_at)
+            refill_at = self._refill_at(backend)
+            if refill_at > self._view.now:
+                self._look_again(refill_at)
             elif self._tenant_may_start(key[0]):
                 self._start(key, is_refill=True)
                 return
+
+    def _refill_at(self, backend: BackendNumbers) -> float:
+        wanted_at = backend.refill_at
+        if self._view.node.is_busy and backend.is_filled:
+            wanted_at = max(wanted_at, self._view.now + BUSY_LOOK_S)
+        return min(wanted_at, backend.refill_by)
 
     def _still_short_of_room(self) -> list[Key]:
         """Callers held up by the node's limit, less one for each process that is stopping."""

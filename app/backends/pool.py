@@ -55,6 +55,7 @@ class ProcessPool:
         reclaim: ends up to so many idle sessions of a backend, without waiting; returns in how many seconds there may
             be more to end.
         waits: around the wait of each caller that finds no warm process, who tells which one it has got.
+        is_busy: whether the node has so much to answer that warm processes should be started later.
     """
 
     def __init__(  # noqa: PLR0913 - once, of parts
@@ -68,6 +69,7 @@ class ProcessPool:
         prepare: Prepare | None = None,
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
         waits: Waits | None = None,
+        is_busy: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -79,7 +81,7 @@ class ProcessPool:
         self._clock, self._waits = clock, waits
         self._waiting = WaitingCallers()
         self._inventory = Inventory(clock)
-        self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets)
+        self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets, is_busy)
         self._deaths = EarlyDeaths(self._waiting, self.failures, metrics, clock, partial(Breaker, chance))
         self._planning = PlanTimer(self._carry_out_plan, clock)
         self._sizing = WarmSizing(self._inventory, self._planning, self._limits.options.warm_bytes, metrics)

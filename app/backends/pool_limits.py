@@ -1,6 +1,7 @@
 """The pool's limits, and the errors for callers who got no process because of one."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,8 +49,15 @@ class Budgets(Protocol):
 class PoolLimits:
     """Compares the inventory with the limits of tenants, backends and the node; makes the input of a plan."""
 
-    def __init__(self, options: PoolOptions, inventory: Inventory, metrics: Metrics, budgets: Budgets) -> None:
-        self.options = options
+    def __init__(
+        self,
+        options: PoolOptions,
+        inventory: Inventory,
+        metrics: Metrics,
+        budgets: Budgets,
+        is_busy: Callable[[], bool],
+    ) -> None:
+        self.options, self._is_busy = options, is_busy
         self._inventory, self._budgets = inventory, budgets
         self._rate_limited = metrics.rate_limited
 
@@ -123,6 +131,7 @@ class PoolLimits:
                 starting=inventory.starting,
                 stopping=len(stopping),
                 max_starting=self.options.max_starting,
+                is_busy=self._is_busy(),
             ),
             tenants={
                 tenant: self._numbers(tenant, allowed.get(tenant), of_tenants[tenant], now)

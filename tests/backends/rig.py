@@ -13,6 +13,21 @@ from app.limits.tenant_budgets import TenantBudgets
 NO_LIMITS = Limits(processes=None)
 
 
+class Clock:
+    """The real time, and what the test adds."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
 @pytest.fixture
 async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
     """Opens a pool with these options."""
@@ -24,6 +39,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
         prepare: Any = None,
         reclaim: Any = lambda spec, count: 3600.0,
         clock: Callable[[], float] = time.monotonic,
+        is_busy: Callable[[], bool] = lambda: False,
         **fields: Any,
     ) -> ProcessPool:
         pool = ProcessPool(
@@ -33,6 +49,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
             budgets=budgets or TenantBudgets(running.metrics),
             prepare=prepare,
             reclaim=reclaim,
+            is_busy=is_busy,
             clock=clock,
             chance=lambda: 0.5,
         )

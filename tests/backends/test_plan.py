@@ -3,6 +3,7 @@
 import math
 
 from app.backends.plan import (
+    BUSY_LOOK_S,
     BackendNumbers,
     HandOut,
     NodeNumbers,
@@ -95,6 +96,27 @@ def test_refilling_waits_for_its_time_and_says_when():
     )
     assert plan.actions == []
     assert plan.look_again_at == 100.1
+
+
+def test_refilling_waits_while_the_node_is_busy_but_not_for_longer_than_its_time():
+    busy = NodeNumbers(limit=100, is_busy=True)
+    stock = BackendNumbers(10, warm_target=5, refill_at=99.0, refill_by=104.0, is_filled=True)
+    made = decide({A: stock}, node=busy, now=100.0)
+    assert (made.actions, made.look_again_at) == ([], 100.0 + BUSY_LOOK_S)
+    made = decide({A: stock}, node=busy, now=103.9)
+    assert (made.actions, made.look_again_at) == ([], 104.0)
+    assert decide({A: stock}, node=busy, now=104.0).actions == [Start(A, is_refill=True)]
+    assert decide({A: stock}, now=100.0).actions == [Start(A, is_refill=True)]
+
+
+def test_the_first_filling_does_not_wait_for_a_busy_node():
+    made = decide({A: BackendNumbers(10, warm_target=5)}, node=NodeNumbers(limit=100, is_busy=True))
+    assert made.actions == [Start(A, is_refill=True)]
+
+
+def test_refilling_waits_for_quiet_but_not_for_longer_than_its_time():
+    stock = BackendNumbers(10, warm_target=5, refill_at=100.1, refill_by=100.0, is_filled=True)
+    assert decide({A: stock}).actions == [Start(A, is_refill=True)]
 
 
 def test_refilling_waits_while_somebody_waits_for_a_start():

@@ -5,10 +5,12 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import pytest
 
+from app.backends import plan
 from app.backends.lease import Lease
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
@@ -40,6 +42,10 @@ class Done(list[tuple[str, Lease]]):
 
     async def have_been(self, count):
         await eventually(lambda: len(self) >= count)
+
+
+def has_warm(pool, count):
+    return total(pool, "warm") == count
 
 
 async def fill(pool, spec):
@@ -385,6 +391,46 @@ async def test_the_first_filling_is_quick_and_refilling_waits_for_quiet(make_poo
     await eventually(lambda: total(pool, "warm") == 5)
     assert first_after >= 0.19
     assert time.monotonic() - leased_at >= 0.58
+
+
+async def test_a_busy_node_refills_when_it_has_time(make_pool, clock):
+    is_busy = True
+    pool = await make_pool(clock=clock, is_busy=lambda: is_busy)
+    spec = spec_of("echo", warm=3)
+    await fill(pool, spec)  # the first time it does not wait
+    await lease_all(pool, [spec] * 3)
+    clock.ahead += plan.REFILL_WITHIN_S - 1
+    pool._carry_out_plan()
+    assert (total(pool, "warm"), total(pool, "starting")) == (0, 0)
+    is_busy = False
+    await eventually(lambda: total(pool, "warm") == 3)
+
+
+async def test_a_node_that_stays_busy_refills_one_at_a_time_each_in_time(make_pool, clock):
+    pool = await make_pool(clock=clock, is_busy=lambda: True)
+    spec = spec_of("echo", warm=3)
+    await fill(pool, spec)
+    await lease_all(pool, [spec] * 3)
+    for number in (1, 2, 3):
+        clock.ahead += plan.REFILL_WITHIN_S
+        pool._carry_out_plan()
+        assert total(pool, "starting") == 1
+        await eventually(partial(has_warm, pool, number))
+        pool._carry_out_plan()
+        assert total(pool, "starting") == 0
+
+
+async def test_callers_that_never_pause_do_not_keep_the_pool_empty(make_pool, clock):
+    pool = await make_pool(clock=clock)
+    spec = spec_of("echo", warm=2)
+    await fill(pool, spec)
+    started = pool._inventory.stocks[spec.key]
+    for _ in range(2):
+        await lease_all(pool, [spec])
+        clock.ahead += plan.REFILL_WITHIN_S - plan.REFILL_QUIET_S
+        started.handed_out(clock())  # somebody came a moment ago
+    pool._carry_out_plan()
+    assert total(pool, "starting") == 1
 
 
 async def test_a_lease_from_an_empty_stock_is_a_miss_and_does_not_wait_for_the_refill(make_pool, running):

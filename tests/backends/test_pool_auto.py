@@ -1,7 +1,5 @@
 """`warm: auto`: the pool follows the arrivals, with real processes and a clock of the test's own."""
 
-import time
-
 import anyio
 import pytest
 
@@ -13,21 +11,6 @@ from tests.backends.rig import NO_LIMITS, lease_all, total
 from tests.processes.rig import eventually, spec_of
 
 AUTO = spec_of("echo", warm="auto")
-
-
-class Clock:
-    """The real time, and what the test adds."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def why(pool) -> str:

@@ -243,6 +243,20 @@ FAULTS_OF_LIMITS = (
         PLAN,
     ),
     Fault(
+        "warm processes are replaced while the node is busy with calls",
+        "app/backends/plan.py",
+        "        if self._view.node.is_busy and backend.is_filled:\n",
+        "        if False:\n",
+        PLAN,
+    ),
+    Fault(
+        "a busy node never replaces warm processes",
+        "app/backends/plan.py",
+        "        return min(wanted_at, backend.refill_by)\n",
+        "        return wanted_at\n",
+        PLAN,
+    ),
+    Fault(
         "starts are not counted",
         "app/backends/pool.py",
         "                    self._budgets.started(key[0])\n",

@@ -14,6 +14,7 @@ from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.domain import Limits
 from app.errors import SettingsError
+from app.limits.loop_use import LoopUse
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
@@ -90,6 +91,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         prepare=partial(initialized, metrics),
         reclaim=Reclaiming(opening.sessions, opening.standstill, opening.parking).reclaim,
         waits=None if opening.tracer is None else partial(waiting_for_a_process, opening.tracer),
+        is_busy=LoopUse().is_busy,
     )
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
