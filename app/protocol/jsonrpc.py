@@ -153,8 +153,9 @@ def _split_batch(body: bytes) -> Iterable[msgspec.Raw | bytes]:
 
 def _parse_one(body: bytes) -> Message:
     message = _classify(_decode(body))
-    if len(dump(message)) != len(body):
-        _refuse_duplicate_keys(body)
+    written = dump(message)
+    if len(written) != len(body):
+        _refuse_duplicate_keys(body, written)
     return message
 
 
@@ -361,13 +362,14 @@ class _Pairs(list[tuple[str, Any]]):
 _slow_decoder = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
 
 
-def _refuse_duplicate_keys(body: bytes) -> None:
+def _refuse_duplicate_keys(body: bytes, written: bytes) -> None:
+    """`written`: what we have made of it."""
     try:
         tight = compact(body)
     except ParseError:
         _refuse_duplicate_keys_slowly(body)
         return
-    if len(dump(_classify(_decode(tight)))) == len(tight):
+    if len(compact(written)) == len(tight):
         return  # they differed only in whitespace
     try:
         members = _slow_decoder.decode(tight.decode())
