@@ -175,20 +175,20 @@ class EdgeProtocol(LimitedParser):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
-        cast(dict[str, Any], cycle.scope)[WHEN_GONE] = None
+        scope: Any = cycle.scope
+        scope[WHEN_GONE] = None
         if self._among.node_leaves or self._ends_with_next:
             self.end_with_answer()
-        if cycle.scope["http_version"] not in _VERSIONS:
+        if scope["http_version"] not in _VERSIONS:
             cycle.keep_alive, app = False, VERSION.answer
-            self._tell_of(VERSION, named(cast(dict[str, Any], cycle.scope)))
+            self._tell_of(VERSION, named(scope))
         # A request that has waited is complete, or is read on from now.
         self.deadline = self._among.now + self._among.limits.body_s if cycle.more_body else math.inf
         if self._is_proxied:
-            assert cycle.scope["client"] is not None
-            self._counted = self._among.counted_as(cycle.scope["client"][0])
+            self._counted = self._among.counted_as(scope["client"][0])
             if self._counted is not None and not self._among.take(self._counted):
                 self._counted, app = None, ADDRESS_LIMIT.answer
-                self._tell_of(ADDRESS_LIMIT, named(cast(dict[str, Any], cycle.scope)))
+                self._tell_of(ADDRESS_LIMIT, named(scope))
         if self._was_let_in:
             super()._start_asgi_task(cycle, app)
         else:

@@ -91,7 +91,7 @@ class LimitedParser(HttpToolsProtocol):
     def _refuse_what_does_not_end(self) -> None:
         """A head may have begun in the middle of a piece, so it is allowed one piece more until it is complete."""
         if self._in_head:
-            if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:
+            if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES or len(self.headers) > MAX_FIELDS:
                 self._stop_parsing(HEAD_TOO_LARGE)
         elif self._in_body:
             self._stop_parsing(TRAILERS_TOO_LARGE)
@@ -112,10 +112,7 @@ class LimitedParser(HttpToolsProtocol):
         name = name.lower()
         if name in _NOTED:
             self._note(name, value)
-        headers = self.headers
-        headers.append((name, value))
-        if len(headers) > MAX_FIELDS:
-            self._stop_parsing(HEAD_TOO_LARGE)
+        self.headers.append((name, value))
 
     def _note(self, name: bytes, value: bytes) -> None:
         if name == b"expect":
@@ -129,6 +126,8 @@ class LimitedParser(HttpToolsProtocol):
 
     def _accept_head(self) -> bool:
         """At the end of a head; False if it will be read again without `Upgrade`."""
+        if len(self.headers) > MAX_FIELDS:
+            self._stop_parsing(HEAD_TOO_LARGE)
         if self._arrived_bytes > MAX_HEAD_BYTES:
             fields = sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
             if len(self.url) + fields > MAX_HEAD_BYTES:

@@ -52,7 +52,7 @@ class Reading(FlowControl):
         self.resume_reading()
 
     def resume_reading(self) -> None:
-        if not (self._is_on_hold or self._is_in_line or self._transport.is_closing()):
+        if self.read_paused and not (self._is_on_hold or self._is_in_line or self._transport.is_closing()):
             super().resume_reading()
 
 

@@ -30,7 +30,7 @@ class HttpProtocol(EdgeProtocol):
         self.transport = cast("asyncio.Transport", self._joining)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        scope = cast("dict[str, Any]", cycle.scope)
+        scope: Any = cycle.scope
         scope[AT_ONCE] = self.answer_at_once
         self._joining.expect_answer(scope)
         super()._start_asgi_task(cycle, app)
@@ -43,10 +43,10 @@ class HttpProtocol(EdgeProtocol):
     def answer_at_once(self, scope: dict[str, Any], body: bytes) -> bool:
         """Writes a whole answer, JSON with status 200. False if it has to go through ASGI: the connection closes after
         it, its client does not read or has left, or the answer has begun."""
-        cycle = self._current
+        cycle: Any = self._current
         if (
             cycle is None
-            or cast("dict[str, Any]", cycle.scope) is not scope
+            or cycle.scope is not scope
             or cycle.response_started
             or cycle.disconnected
             or not cycle.keep_alive

@@ -266,10 +266,11 @@ def _checked_id(raw: bytes) -> bytes:
 
 def dump(message: Message) -> bytes:
     """The message on one line, each member of the envelope once and in a fixed order."""
-    if isinstance(message, Response):
-        return dump_response(message.id, message)
-    if isinstance(message, Request):
+    if type(message) is Request:
         return dump_request(message.id, message.method, message.params)
+    if type(message) is Response:
+        return dump_response(message.id, message)
+    assert type(message) is Notification
     return dump_notification(message.method, message.params)
 
 

@@ -26,8 +26,8 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "a head has a field more than it may",
         "app/edge/limited_parser.py",
-        "if len(headers) > MAX_FIELDS:",
-        "if len(headers) > MAX_FIELDS + 1:",
+        "        if len(self.headers) > MAX_FIELDS:\n",
+        "        if len(self.headers) > MAX_FIELDS + 1:\n",
         HEADS,
     ),
     Fault(
