@@ -109,7 +109,7 @@ class RequestIds:
     @property
     def traceparent(self) -> bytes:
         """The client's with a parent id of ours; or one that begins here, with the request id as its trace."""
-        return self._traceparent or b"00-" + self._request + b"-" + self._request[16:] + b"-00"
+        return self._traceparent or b"00-%b-%b-00" % (self._request, self._request[16:])
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
@@ -122,7 +122,7 @@ class RequestIds:
 
     @property
     def lines(self) -> bytes:
-        return b"x-request-id: " + self._request + b"\r\ntraceparent: " + self.traceparent + b"\r\n"
+        return b"x-request-id: %b\r\ntraceparent: %b\r\n" % (self._request, self.traceparent)
 
     @property
     def request(self) -> str:
