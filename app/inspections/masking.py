@@ -28,7 +28,9 @@ _NO_SECRETS = frozenset({"progressToken", "maxTokens", "max_tokens", "inputToken
                          "input_tokens", "output_tokens", "total_tokens"})  # fmt: skip
 # Forms of credentials, in any text.
 _SHAPES = re.compile(
-    r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"  # JWT
+    # JWT. Looked for from the beginning of a word, and only in one with two dots behind it: else a word with many
+    # beginnings would be read to its end for each.
+    r"(?<![\w-])(?=[\w-]{11,}+\.[\w-]{8,}+\.)[\w-]*?\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*"
     r"|\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
     r"|\bglpat-[\w-]{16,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"

@@ -5,24 +5,30 @@ nothing else: the queue is bounded, and so is the wait at the end.
 """
 
 import logging
+import re
+import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
 import anyio.to_thread
 import httpx2
 
 from app.tracing.spans import Span
 
-MAX_QUEUED = 4096  # spans that wait to be sent, of 3 KiB at most: later ones are dropped
+MAX_QUEUED = 4096  # spans that wait to be sent, of 5 KiB at most: later ones are dropped
 MAX_BATCH = 512  # spans of one request
 EVERY_S = 1.0  # how long a span waits at most for others
 TIMEOUT_S = 5.0  # for each step of a request; nothing but this thread waits
+WHOLE_S = 10.0  # for all of them: an answer may come a byte at a time, or begin again and again
 RETRY_S = (1.0, 2.0, 4.0, 8.0)  # between the tries to send a batch; then it is dropped
 MAX_RETRY_AFTER_S = 30.0
 LAST_S = 2.0  # for the last spans, when the node ends
 TRANSIENT = frozenset({408, 429, 502, 503, 504})  # https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes
+
+_seconds = re.compile(r"[0-9]{1,9}", re.ASCII).fullmatch
 
 log = logging.getLogger(__name__)
 
@@ -108,15 +114,21 @@ class SpanExporter:
 
     def _post(self, client: httpx2.Client, body: bytes) -> tuple[str, float | None]:
         """What is wrong, if anything; and where it may be tried again, after how many seconds at least."""
+        deadline = _Deadline()
         try:
             # The answer says nothing that is needed: it is not read.
-            with client.stream("POST", self._url, content=body) as answer:
+            with (
+                deadline.watching(),
+                client.stream("POST", self._url, content=body, extensions={"trace": deadline.connected}) as answer,
+            ):
                 status, after = answer.status_code, answer.headers.get("retry-after", "")
         except httpx2.HTTPError as error:
+            if deadline.is_over:
+                return f"no whole answer within {WHOLE_S:.0f} s", 0.0
             return str(error) or type(error).__name__, 0.0
         if status < 300:
             return "", None
-        after_s = min(float(after), MAX_RETRY_AFTER_S) if after.isdigit() else 0.0
+        after_s = min(float(after), MAX_RETRY_AFTER_S) if _seconds(after) else 0.0
         return f"it answers {status}", after_s if status in TRANSIENT else None
 
     def _tell(self, problem: str) -> None:
@@ -126,3 +138,32 @@ class SpanExporter:
         elif not problem and self._is_failing:
             log.info("The collector takes spans again", extra={"collector": self._url})
         self._is_failing = bool(problem)
+
+
+class _Deadline:
+    """Ends one request after WHOLE_S: its connection is shut down, from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self.is_over = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        timer = threading.Timer(WHOLE_S, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def connected(self, event: str, info: dict[str, Any]) -> None:
+        """What httpcore tells of a request: a connection, which TLS replaces by another one."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self._socket is not None:
+            with suppress(OSError):  # it is closed, or became another one
+                self._socket.shutdown(socket.SHUT_RDWR)

@@ -4,7 +4,9 @@ Of the SDK only values and their encoder are used. Its own tracers, samplers and
 the message path, and read settings of their own from the environment.
 """
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -17,6 +19,13 @@ from app.tracing.spans import Span
 
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 _FINE, _WRONG = Status(StatusCode.UNSET), StatusCode.ERROR
+
+# https://www.w3.org/TR/trace-context/#list
+_MAX_MEMBERS = 32
+_member = re.compile(
+    r"([a-z][_0-9a-z\-*/]{0,255}|[a-z0-9][_0-9a-z\-*/]{0,240}@[a-z][_0-9a-z\-*/]{0,13})"
+    r"=([\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e])"
+).fullmatch
 
 
 class Encoder:
@@ -54,5 +63,13 @@ def _is_remote(span: Span) -> bool:
 
 
 def _context(trace: bytes, span: bytes, of: Span, *, is_remote: bool) -> SpanContext:
-    state = TraceState.from_header([of.state.decode("ascii")]) if of.state else None
-    return SpanContext(int(trace, 16), int(span, 16), is_remote, TraceFlags(int(of.flags, 16)), state)
+    return SpanContext(int(trace, 16), int(span, 16), is_remote, TraceFlags(int(of.flags, 16)), _state(of.state))
+
+
+@lru_cache(maxsize=64)  # a span has up to three contexts, all with the same one
+def _state(header: bytes) -> TraceState | None:
+    """None if it is malformed. TraceState would log that for each context of each span: a client could fill the log."""
+    members = [each.strip(" \t") for each in header.decode("ascii").split(",")]
+    pairs = [found.groups() for each in members if each and (found := _member(each)) is not None]
+    is_whole = len(pairs) == sum(map(bool, members)) == len({name for name, _ in pairs}) <= _MAX_MEMBERS
+    return TraceState([(name, value) for name, value in pairs]) if is_whole else None

@@ -153,3 +153,26 @@ def test_deep_nesting_ends_it() -> None:
         value = [value]
     assert "deep" not in json.dumps(shown(value))
     assert Mask().message(b"[" * 100_000).text is not None
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["-eyJaaaaaaaa", "eyJaaaaaaaa.", "-eyJaaaaaaaa.-eyJaaaa-", "-----BEGIN PRIVATE KEY", 'pwd="', "pwd=\\\\\\'", "ab://x:",
+     "basic a", "--a-", "authorization: ", "token=[", "bearer ", "sk-", "?sig=&"],
+)  # fmt: skip
+def test_no_text_is_read_again_and_again(unit: str) -> None:
+    """A node does nothing else meanwhile, and whoever writes the text may be hostile."""
+    text = unit * (200_000 // len(unit))
+    began = time.thread_time()
+    Mask(["one-secret"]).text(text)
+    assert time.thread_time() - began < 2.0  # quadratic, it is a dozen
+
+
+JWT = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0x.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize("text", [JWT, f"x {JWT} y", f"key-{JWT}", f"a.b.{JWT}.c", f"aaaaaaaaaaaaaa.{JWT}", JWT[:-12]])
+def test_a_jwt_is_masked_wherever_it_begins(text: str) -> None:
+    shown = Mask().text(text)
+    assert MASKED in shown
+    assert "eyJ" not in shown

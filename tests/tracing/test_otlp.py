@@ -1,5 +1,6 @@
 """Spans as a collector reads them."""
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from app.tracing.otlp import Encoder
@@ -36,10 +37,22 @@ def test_everything_of_a_span_arrives() -> None:
     assert (second.kind, second.parent, second.failed, second.links) == ("internal", "", False, [])
 
 
-def test_a_malformed_state_costs_only_itself() -> None:
+@pytest.mark.parametrize(
+    "state", [b"!!, =,==", b"a=1,a=2", b"x" * 512, b",".join(b"a%d=1" % n for n in range(33)), b"A=1", b" " * 512]
+)
+def test_a_malformed_state_costs_only_itself_and_no_line_of_the_log(
+    state: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     collector = Collector()
-    collector.take("/", {}, Encoder("1.2", "node-1")([span(state=b"!!, =,=="), span()]))
+    collector.take("/", {}, Encoder("1.2", "node-1")([span(state=state, parent=b"2" * 16), span()]))
     assert [each.state for each in collector.spans] == ["", ""]
+    assert not caplog.records
+
+
+def test_a_state_keeps_its_members_in_their_order() -> None:
+    collector = Collector()
+    collector.take("/", {}, Encoder("1.2", "node-1")([span(state=b"b=1 2 ,,\ta@x=~,c=*")]))
+    assert [each.state for each in collector.spans] == ["b=1 2,a@x=~,c=*"]
 
 
 def test_every_request_names_the_node() -> None:
