@@ -4,10 +4,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.console.assets import Assets
 from app.console.issuer_sign_in import DONE, IssuerSignIn
@@ -62,8 +63,10 @@ class Site:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a page, or hands the request on to REST."""
         path: str = scope["path"]
-        is_ours = path == HOME or path.startswith(HOME + "/")
-        await (self._router if is_ours else self._api)(scope, receive, send)
+        if path == HOME or path.startswith(HOME + "/"):
+            await self._router(scope, receive, _locked_down(send))
+        else:
+            await self._api(scope, receive, send)
 
     async def _page(self, page: Page, request: Request) -> Response:
         signed_in = await self._signing.who(request)
@@ -105,6 +108,19 @@ class Site:
                 return self._failed(Refused(500, {"detail": "This page failed; the node's log says why."}))
 
         return guarded
+
+
+def _locked_down(send: Send) -> Send:
+    """Whatever the console answers, also to a method that it does not know, has the headers of its pages."""
+
+    async def locked_down(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return locked_down
 
 
 async def _nothing(visit: Visit) -> HTMLResponse:

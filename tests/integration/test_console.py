@@ -244,6 +244,25 @@ def test_scripts_and_styles_are_kept_by_browsers(browser: Browser):
     assert browser.http.get(style.replace("console.css", "..%2fsite.py")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/sign-in", 405), ("GET", "/sign-out", 404), ("POST", "/assets/0/console.css", 405),
+        ("GET", "/assets/0/none", 404), ("GET", "/assets/0/mark.svg", 200), ("GET", "/none", 404), ("TRACE", "/none", 405),
+        ("DELETE", "", 405), ("GET", "", 304),
+    ],
+)  # fmt: skip
+def test_every_other_answer_is_locked_down_too(browser: Browser, method: str, path: str, status: int):
+    browser.sign_in(browser.gateway.admin_key)
+    renew = {"X-Renew": "now"} if status == 304 else {}
+    tag = {"If-None-Match": browser.page(**renew).headers["etag"]} if renew else {}
+    answer = browser.http.request(method, "/console" + path, headers={**browser.from_here, **renew, **tag})
+    assert answer.status_code == status
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 async def test_a_session_is_one_on_every_node(nodes: Nodes):
     first, second, *_ = nodes.all
     with Browser(first) as here, Browser(second) as there:

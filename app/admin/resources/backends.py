@@ -219,6 +219,7 @@ async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[Ch
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
+        await access.require_still(Scope.TENANT_ADMIN)
         return CheckAnswer.of(replace(found, steps=steps.taken))
 
     with access.alone(target, "a check of this backend is under way; wait for its end"):

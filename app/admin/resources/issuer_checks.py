@@ -14,6 +14,7 @@ from app.admin.route import AdminRoute
 from app.admin.schemas.fields import Answer, Name, SortedTexts, Strict
 from app.auth.issuer_check import Asked, Checked, FetchedKeys
 from app.auth.tokens import Target
+from app.domain import Scope
 from app.errors import InvalidRequest
 from app.http.dependencies import BASE_URL
 from app.http.problems import responses
@@ -113,7 +114,9 @@ async def check_issuer(
     target = f"issuers/{found.id}"
     with access.alone(target, "a check of this issuer is under way; wait for its end"):
         await access.admin.audit.append(access.act("issuer.check", target, found.issuer))
-        return IssuerCheckAnswer.of(await access.admin.issuer_check.run(found, token))
+        checked = await access.admin.issuer_check.run(found, token)
+        await access.require_still(Scope.TENANT_ADMIN)
+        return IssuerCheckAnswer.of(checked)
 
 
 async def _resources(access: Access, base_url: str, backend: str | None) -> list[str]:

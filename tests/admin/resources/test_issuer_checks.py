@@ -362,3 +362,16 @@ async def test_one_look_at_a_time_for_a_tenant_and_the_others_say_that_they_did_
     assert [len(each) for each in answers] == [1, 0]
     assert ":check" in answers[0][0]
     assert len(rig.idp.fetched) == 1
+
+
+async def test_a_key_that_is_revoked_during_a_check_gets_no_result(rig, monkeypatch):
+    key, run = await rig.key("acme", "tenant:admin"), rig.admin.issuer_check.run
+
+    async def revoked_meanwhile(*asked):
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
+        return await run(*asked)
+
+    path = await made(rig, HS)
+    monkeypatch.setattr(rig.admin.issuer_check, "run", revoked_meanwhile)
+    answer = await rig.ask("POST", path + ":check", {"token": token("HS256", iss="hs")}, key=key)
+    assert (answer.status_code, "rules" in answer.json()) == (401, False)

@@ -259,6 +259,21 @@ async def test_a_stream_that_is_refused_has_a_status_and_one_that_fails_later_a_
     assert (await rig.ask("POST", TENANT + "/backends/none:check", headers=events)).status_code == 404
 
 
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_key_that_is_revoked_during_a_check_gets_no_result(rig, monkeypatch, accept):
+    key, check = await rig.key("acme", "tenant:admin"), rig.node.check
+
+    async def revoked_meanwhile(*asked: Any) -> CheckResult:
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
+        return await check(*asked)
+
+    monkeypatch.setattr(rig.node, "check", revoked_meanwhile)
+    answer = await rig.ask("POST", TENANT + "/backends/echo:check", key=key, headers={"Accept": accept})
+    kind, problem = events_in(answer.text)[-1] if accept == "text/event-stream" else ("problem", answer.json())
+    assert (kind, problem["status"]) == ("problem", 401)
+    assert "tools" not in problem
+
+
 async def test_who_leaves_the_stream_of_a_check_ends_it(rig, monkeypatch):
     """And the next one is not refused."""
     begun, ended = anyio.Event(), anyio.Event()

@@ -88,6 +88,8 @@ async def replay_call(
         await access.admin.audit.append(access.act("inspection.replay", f"inspections/{inspection}", detail))
         wanted = ToolsCall(params, before, partial(_refusal, access, spec, tool, entry))
         found = await access.admin.node.replay(spec, limits, wanted)
+        await require_allowed(access, payloads=True)
+        await access.require_still(Scope.TENANT_ADMIN)
     return ReplayAnswer.of(spec.name, found, None if answer is None else answer.took_ms)
 
 

@@ -345,3 +345,37 @@ async def test_only_whole_calls_are_replayed_and_by_administrators(rig):
     assert (await rig.ask("POST", sent, {}, key=await rig.key("acme", "tenant:read"))).status_code == 403
     assert (await rig.ask("POST", sent, {}, key=await rig.key("zenith", "tenant:admin"))).status_code == 404
     assert [act.action for act in await rig.trail("acme")].count("inspection.replay") == 2
+
+
+async def replayed_meanwhile(rig, happens):
+    """The answer to a replay by an administrator, during which this happens."""
+    about, key = await opened(rig), await rig.key("acme", "tenant:admin")
+    inspection = rig.node.looked.find("acme", about["id"])
+    line = b'{"params":{"name":"say","arguments":{}}}'
+    number = inspection.numbers.next()
+    named = (number, 5.0, "backend", "to_server", "request", "tools/call", "7", "say", "")
+    inspection.add(InspectedMessage(*named, len(line)), line)
+    replay = rig.node.replay
+
+    async def meanwhile(*asked):
+        await happens(key)
+        return await replay(*asked)
+
+    rig.node.replay = meanwhile
+    answer = await rig.ask("POST", f"{PATH}/{about['id']}/messages/{number}:replay", {}, key=key)
+    assert len(rig.node.replayed) == 1
+    return answer
+
+
+async def test_a_key_that_is_revoked_during_a_replay_does_not_get_its_answer(rig):
+    async def revoke(key):
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())
+
+    assert (await replayed_meanwhile(rig, revoke)).status_code == 401
+
+
+async def test_a_tenant_that_forbids_inspections_during_a_replay_keeps_its_answer(rig):
+    async def forbid(_key):
+        assert (await rig.ask("PATCH", "/api/v1/tenants/acme", {"inspections": "metadata"})).status_code == 200
+
+    assert (await replayed_meanwhile(rig, forbid)).status_code == 409
