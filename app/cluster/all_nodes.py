@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import anyio
 import msgspec
 
+from app.at_once import at_once
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.calls.kept import CallArchive
@@ -88,8 +89,9 @@ class AllNodes:
 
     async def statuses(self) -> Sequence[NodeStatus]:
         """All nodes by id: as of their last heartbeats, with the present load of those that answer."""
-        loads = {load.node: load for load in (await self._gather("load", list[NodeLoad])).rows}
-        sandboxes = {each.node: each for each in (await self.sandboxes()).rows}
+        told, confined = await at_once(self._gather("load", list[NodeLoad]), self.sandboxes())
+        loads = {load.node: load for load in told.rows}
+        sandboxes = {each.node: each for each in confined.rows}
         problems, own = self._client.problems, self._own.status()
         others = (
             NodeStatus(
@@ -260,13 +262,15 @@ class AllNodes:
 
     async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]:
         """What is wrong now, the worst first, and the silent nodes."""
-        told = await self._gather("problems", list[Problem], tenant=ALL if tenant is None else tenant)
+        # One that has lost Redis still answers, and knows why nobody hears of it.
+        lost = [each.node for each in self._lost.lately()] if tenant is None else []
+        asked = "problems", list[Problem]
+        told, answers = await at_once(
+            self._gather(*asked, tenant=ALL if tenant is None else tenant), self._ask_others(*asked, lost, tenant=ALL)
+        )
         found = list(told.rows)
         if tenant is None:
             found += of_others(self._own.status(), list(self._peers()), told.silent)
-            # One that has lost Redis still answers, and knows why nobody hears of it.
-            lost = [each.node for each in self._lost.lately()]
-            answers = await self._ask_others("problems", list[Problem], lost, tenant=ALL)
             found += [*answers.rows, *self._lost.problems(answers.silent)]
         return merged_problems(found), told.silent
 

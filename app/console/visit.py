@@ -129,9 +129,10 @@ class Visit:
         """As `get`, below the tenant of the page."""
         return await self.get(f"/tenants/{self.tenant}{path}", **query)
 
-    async def all(self, **parts: Awaitable[Any]) -> dict[str, Any]:
-        """Several answers at once; a Missing for each that was refused."""
-        found = dict[str, Any]()
+    async def all(self, *needed: str, **parts: Awaitable[Any]) -> dict[str, Any]:
+        """Several answers at once, so that a page waits for a silent node once; a Missing for each that was refused.
+        Raises Refused: one that is `needed` was."""
+        found, refusals = dict[str, Any](), dict[str, Refused]()
 
         async def find(name: str, part: Awaitable[Any]) -> None:
             try:
@@ -140,6 +141,7 @@ class Visit:
                 if refused.status == 401:
                     raise
                 found[name] = Missing(str(refused), refused.status)
+                refusals[name] = refused
 
         try:
             async with anyio.create_task_group() as tasks:
@@ -147,6 +149,9 @@ class Visit:
                     tasks.start_soon(find, name, part)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        for name in needed:
+            if name in refusals:
+                raise refusals[name]
         return found
 
     def may(self, scope: str) -> bool:

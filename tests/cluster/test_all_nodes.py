@@ -261,6 +261,26 @@ async def test_nodes_are_shown_with_address_and_load_and_silent_ones_without():
         assert (own.url, other.url, silent.url) == (None, a.peers[B].url, "http://127.0.0.1:1")
 
 
+async def test_all_that_is_known_of_nodes_is_asked_for_at_once(monkeypatch):
+    """Beside a silent node each question takes a second."""
+    monkeypatch.setattr(all_nodes, "ANSWER_S", 10.0)
+    asked, both = 0, anyio.Event()
+
+    async def when_both_are_asked(send: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            both.set()
+        await both.wait()
+        await behind({}, None, send)
+
+    a = Node(A)
+    async with others(a, Odd(B, when_both_are_asked)):
+        with anyio.fail_after(8):
+            _, silent = await a.all.statuses()
+    assert silent.load is None
+
+
 async def test_what_runs_of_backends_and_their_failures_come_from_all_nodes_but_those_that_are_silent():
     a, b, c = Node(A), Node(B), Node(C)
     async with others(a, b):

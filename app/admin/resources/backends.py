@@ -22,6 +22,7 @@ from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.schemas.selection import SELECTION, selection_members
 from app.admin.step_stream import RESPONSES, Check, StepStream, wants_steps
 from app.admin.switches import Switch, switched
+from app.at_once import at_once
 from app.auth.outbound import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
@@ -140,9 +141,10 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     The tag covers its registration, not what runs."""
     spec = await find_backend(access, backend)
     tagged(response, BackendAnswer.of(spec))
-    running = RunningBackends(await access.admin.node.backends(access.tenant, spec.name, spec.name))
-    sandboxes = await access.admin.node.sandboxes()
-    return running.shown(spec, sandboxes.rows, in_full=has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN))
+    node = access.admin.node
+    runs, sandboxes = await at_once(node.backends(access.tenant, spec.name, spec.name), node.sandboxes())
+    in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
+    return RunningBackends(runs).shown(spec, sandboxes.rows, in_full=in_full)
 
 
 @router.patch("/backends/{backend}", responses=responses(409, 412))

@@ -1,5 +1,6 @@
 """…/processes, of one tenant: the processes of its backends, and their stderr."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -21,6 +22,7 @@ MAX_LINES = 1000
 router = APIRouter(route_class=AdminRoute, tags=["processes"])
 
 ProcessId = Annotated[str, Path(description="The process's id as the list shows it; not its pid.")]
+OneProcess = Annotated[str, Query(max_length=64, description="Only the one with this id.")]
 Lines = Annotated[int, Query(ge=1, le=MAX_LINES, description="How many of the last lines.")]
 
 
@@ -71,10 +73,13 @@ class StderrAnswer(BaseModel):
 
 
 @router.get("/processes")
-async def list_processes(access: MayReadOfAll, asked: AskedWindow) -> RunningPage[ProcessAnswer]:
+async def list_processes(
+    access: MayReadOfAll, asked: AskedWindow, process: OneProcess = ""
+) -> RunningPage[ProcessAnswer]:
     """The processes of a tenant's backends on all nodes, including warm ones; for platform administrators also of all
     tenants: `/tenants/-/processes`."""
-    return asked.page(await access.admin.node.processes(access.reach, asked.window), ProcessAnswer.of)
+    window = replace(asked.window, only=process)
+    return asked.page(await access.admin.node.processes(access.reach, window), ProcessAnswer.of)
 
 
 @router.post("/processes/{process}:restart", dependencies=[ONCE], responses=responses(409))

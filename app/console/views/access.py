@@ -30,12 +30,16 @@ async def keys(visit: Visit) -> HTMLResponse:
 
 async def key(visit: Visit) -> HTMLResponse:
     """One key: what it may, from where it was used, and what to paste into clients. Nobody has the key itself."""
-    about = await visit.of_tenant(f"/keys/{visit.request.path_params['key']}")
+    path = f"/keys/{visit.request.path_params['key']}"
     if visit.renewed:
-        return visit.show("key.html", about=about)
+        return visit.show("key.html", about=await visit.of_tenant(path))
     found = await visit.all(
-        backends=visit.of_tenant("/backends", limit=100), toolsets=visit.of_tenant("/toolsets", limit=100)
+        "about",
+        about=visit.of_tenant(path),
+        backends=visit.of_tenant("/backends", limit=100),
+        toolsets=visit.of_tenant("/toolsets", limit=100),
     )
+    about = found.pop("about")
     names = _connectable(about["scopes"], [each["name"] for part in found.values() if part for each in part["items"]])
     wanted = visit.asked("for") if visit.asked("for") in names else next(iter(names), "")
     return visit.show("key.html", about=about, names=names, wanted=wanted, snippets=_snippets(visit, wanted), **found)

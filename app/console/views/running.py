@@ -21,14 +21,14 @@ async def processes(visit: Visit) -> HTMLResponse:
 async def process(visit: Visit) -> HTMLResponse:
     """One process, with the end of its stderr, which renews itself."""
     wanted = visit.request.path_params["process"]
-    about, cursor = None, ""
-    while about is None and cursor is not None:  # a node has some hundreds of processes at most
-        listing = await visit.of_tenant("/processes", limit=200, cursor=cursor)
-        about = next((each for each in listing["items"] if each["id"] == wanted), None)
-        cursor = listing["next_cursor"]
+    found = await visit.all(
+        "listing",
+        listing=visit.of_tenant("/processes", process=wanted),
+        stderr=visit.of_tenant(f"/processes/{wanted}/stderr", lines=200),
+    )
+    about = next(iter(found.pop("listing")["items"]), None)
     if about is None:
         raise Refused(404, {"title": "This process has ended", "detail": "Or its node did not answer within a second."})
-    found = await visit.all(stderr=visit.of_tenant(f"/processes/{wanted}/stderr", lines=200))
     return visit.show("process.html", about=about, **found)
 
 
