@@ -6,15 +6,20 @@ credential of whoever has signed in, and is checked there like any other: the co
 
 import hmac
 from collections.abc import Mapping
+from contextlib import suppress
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.console.cookies import SESSION
-from app.console.sessions import ConsoleSessions, SignedIn
+from app.console.sessions import REMEMBERED, ConsoleSessions, SignedIn
+from app.console.visit import locked_down
 from app.errors import StorageUnavailable
 from app.http.problems import ProblemResponse
+from app.http.scope import WHEN_GONE
 
 PREFIX = "/console/-"
+LOOK_EVERY_S = REMEMBERED.total_seconds()  # so long after a sign-out a stream may go on
 CSRF = b"x-csrf-token"
 _REST = "/api/v1/"
 _TO = (_REST, "/t/")
@@ -36,10 +41,26 @@ class Passage:
             await self._gateway(scope, receive, send)
             return
         answer = await self._changed(scope)
+        reply = _Reply(send)
         if isinstance(answer, ProblemResponse):
-            await answer(scope, receive, send)
+            await answer(scope, receive, reply.send)
         else:
-            await self._gateway(answer, receive, send)
+            cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope)) or b""
+            await self._gateway(answer, self._while_signed_in(cookie, receive), reply.send)
+            await reply.finish()
+
+    def _while_signed_in(self, cookie: bytes, receive: Receive) -> Receive:
+        """A stream ends as if its reader had left once the session is signed out, wherever that was."""
+
+        async def received() -> Message:
+            while True:
+                with anyio.move_on_after(LOOK_EVERY_S):
+                    return await receive()
+                with suppress(StorageUnavailable):
+                    if await self._sessions.find(cookie) is None:
+                        return {"type": "http.disconnect"}
+
+        return received
 
     async def _changed(self, scope: Scope) -> Scope | ProblemResponse:
         path, raw = scope["path"].removeprefix(PREFIX), scope.get("raw_path") or scope["path"].encode()
@@ -55,7 +76,9 @@ class Passage:
             return ProblemResponse(403, "not_from_the_console", detail=_FOREIGN)
         kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
         headers = [*kept, (b"authorization", signed_in.authorization)]
-        return {**scope, "path": path, "raw_path": raw.removeprefix(PREFIX.encode()), "headers": headers}
+        changed = {**scope, "path": path, "raw_path": raw.removeprefix(PREFIX.encode()), "headers": headers}
+        changed.pop(WHEN_GONE, None)  # the edge knows only its own scope: who waits for the client asks `receive`
+        return changed
 
     async def _signed_in(self, scope: Scope) -> SignedIn | None:
         cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope))
@@ -64,6 +87,24 @@ class Passage:
     def is_https(self, scope: Scope) -> bool:
         """Whether browsers reach us by https."""
         return bool(scope.get("scheme") == "https" if self._is_https is None else self._is_https)
+
+
+class _Reply:
+    """An answer of the gateway on its way to a page, with the headers of pages: no other site shows or loads it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._is_open = send, False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = locked_down(message)
+        self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
+        await self._send(message)
+
+    async def finish(self) -> None:
+        """Ends an answer that was begun, if it is not over."""
+        if self._is_open:
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 def _is_ours(method: str, path: str, headers: Mapping[bytes, bytes], signed_in: SignedIn) -> bool:

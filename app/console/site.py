@@ -4,7 +4,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, Router
@@ -17,7 +16,7 @@ from app.console.rest import Refused, Rest
 from app.console.sessions import ConsoleSessions
 from app.console.signing import HOME, Signing
 from app.console.views import PAGES
-from app.console.visit import HEADERS, Page, Templates, Visit
+from app.console.visit import HEADERS, Page, Templates, Visit, locked_down
 from app.errors import GatewayError
 from app.http.errors import http_status
 from app.limits.rate_limiter import RateLimiter
@@ -64,7 +63,7 @@ class Site:
         """Answers a page, or hands the request on to REST."""
         path: str = scope["path"]
         if path == HOME or path.startswith(HOME + "/"):
-            await self._router(scope, receive, _locked_down(send))
+            await self._router(scope, receive, _with_headers(send))
         else:
             await self._api(scope, receive, send)
 
@@ -110,17 +109,13 @@ class Site:
         return guarded
 
 
-def _locked_down(send: Send) -> Send:
+def _with_headers(send: Send) -> Send:
     """Whatever the console answers, also to a method that it does not know, has the headers of its pages."""
 
-    async def locked_down(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-        await send(message)
+    async def locked(message: Message) -> None:
+        await send(locked_down(message) if message["type"] == "http.response.start" else message)
 
-    return locked_down
+    return locked
 
 
 async def _nothing(visit: Visit) -> HTMLResponse:

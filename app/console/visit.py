@@ -8,8 +8,10 @@ from urllib.parse import quote, urlencode
 
 import anyio
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
+from starlette.types import Message
 
 from app import __version__
 from app.console import wording
@@ -29,8 +31,17 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+def locked_down(start: Message) -> Message:
+    """The beginning of an answer, with those of these headers that it does not have."""
+    headers = MutableHeaders(raw=list(start["headers"]))
+    for name, value in HEADERS.items():
+        headers.setdefault(name, value)
+    return {**start, "headers": headers.raw}
 
 
 class Missing(NamedTuple):

@@ -1,5 +1,6 @@
 """A page waits for a silent node once: it asks for everything that nodes are asked for at the same time."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -8,6 +9,7 @@ import pytest
 from app.console.rest import Refused
 from app.console.views import access, running, traffic
 from app.console.visit import Page, Visit
+from app.http.dependencies import BASE_URL
 
 
 class Waiting(Visit):
@@ -22,11 +24,8 @@ class Waiting(Visit):
 
     @property
     def request(self) -> Any:
-        class Request:
-            path_params = {"key": "k1", "process": "p1"}
-            scope = {"trunkline.base_url": "http://gateway"}
-
-        return Request
+        parts = {"key": "k1", "process": "p1"}
+        return SimpleNamespace(path_params=parts, scope={BASE_URL: "http://gateway"})
 
     @request.setter
     def request(self, value: Any) -> None: ...
@@ -53,7 +52,8 @@ PAGES = {"key": (access.key, 3), "process": (running.process, 2), "inspections":
 @pytest.mark.parametrize(("page", "count"), PAGES.values(), ids=PAGES)
 async def test_all_parts_are_asked_for_at_once(page: Page, count: int) -> None:
     with anyio.fail_after(5):
-        assert await page(Waiting(count))
+        found: Any = await page(Waiting(count))
+    assert found
 
 
 @pytest.mark.parametrize(

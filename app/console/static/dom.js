@@ -10,6 +10,11 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
+// A value that should be a text, whatever it is.
+export function said(value) {
+  return typeof value === "string" ? value : value === undefined || value === null ? "" : JSON.stringify(value);
+}
+
 // What has happened, for everybody: shown in the corner, and said by screen readers.
 export function tell(words, kind = "told") {
   const shown = make("p", { class: kind }, words);

@@ -111,8 +111,12 @@ export class McpClient {
       if (message.error) this.#settle(message.id, "reject", new RpcError(message.error));
       else this.#settle(message.id, "resolve", message.result);
     } else if (message.id === undefined) {
-      if (message.method === "notifications/progress") this.#open.get(message.params?.progressToken)?.progress?.(message.params);
-      this.#handlers.told(message.method, message.params ?? {});
+      try {
+        if (message.method === "notifications/progress") this.#open.get(message.params?.progressToken)?.progress?.(message.params);
+        this.#handlers.told(message.method, message.params ?? {});
+      } catch (error) {
+        console.debug("A notification cannot be shown", error); // a call does not fail of it
+      }
     } else {
       this.#answer(message);
     }

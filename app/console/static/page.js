@@ -22,10 +22,13 @@ document.addEventListener("click", async (event) => {
   });
 });
 
+const sent = new WeakSet(); // forms whose answer has not come: pressed again, they do not ask again
+
 document.addEventListener("submit", async (event) => {
   const form = event.target.closest("form[data-method]");
   if (form === null) return;
   event.preventDefault();
+  if (sent.has(form)) return;
   for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
   form.querySelector(".error")?.remove();
   let body;
@@ -36,6 +39,7 @@ document.addEventListener("submit", async (event) => {
     complain(form, error.message, error.fields ?? []);
     return;
   }
+  sent.add(form);
   await busy(event.submitter ?? form.querySelector("button"), async () => {
     const answer = await rest(form.dataset.method, form.dataset.path, body);
     const then = new CustomEvent("answered", { detail: answer, cancelable: true, bubbles: true });
@@ -45,6 +49,7 @@ document.addEventListener("submit", async (event) => {
     const details = (error.body?.errors ?? []).map((each) => `${each.pointer ?? each.parameter ?? ""} ${each.detail}`.trim());
     complain(form, [wordsOf(error), ...details].join(" – "), named);
   });
+  sent.delete(form);
 });
 
 async function busy(button, work, failed = (error) => tell(wordsOf(error), "error")) {
@@ -111,7 +116,7 @@ function changeOf(field) {
   const value = valueOf(field, field.value);
   if (!["pairs", "json-members"].includes(field.dataset.as)) return value ?? null;
   const before = valueOf(field, field.defaultValue) ?? {}, now = value ?? {};
-  const gone = Object.keys(before).filter((name) => !(name in now));
+  const gone = Object.keys(before).filter((name) => !Object.hasOwn(now, name)); // every object has a `constructor`
   return { ...now, ...Object.fromEntries(gone.map((name) => [name, null])) };
 }
 

@@ -3,17 +3,45 @@
 import { make } from "./dom.js";
 
 const MAX_DEPTH = 8;
+const MAX_FIELDS = 500; // that are made at once: a schema may refer to itself, and branch
+const MAX_CHOICES = 1000;
+const TOO_LARGE = new Error("The schema has too many fields");
 let count = 0;
+let left = 0;
 
 // `schema` of an object. Returns { element, read }: `read` is the value, or throws an Error with `field`.
 export function formOf(schema) {
-  return objectField(schema ?? {}, schema ?? {}, "", 0);
+  const whole = typeof schema === "object" && schema !== null ? schema : {};
+  return afresh(() => objectField(whole, whole, "", 0), "Arguments, as JSON", false);
 }
 
+// A field, or one for JSON if that would be too many.
+function afresh(field, label, required) {
+  left = MAX_FIELDS;
+  try {
+    return field();
+  } catch {
+    const { element, read } = jsonField({}, label, required);
+    return { element, read: () => read() ?? {} };
+  }
+}
+
+// What has another type than a schema should have cannot be drawn.
 function fieldOf(schema, whole, label, required, depth) {
+  if (left-- <= 0) throw TOO_LARGE;
+  try {
+    return drawn(schema, whole, label, required, depth);
+  } catch (error) {
+    if (error === TOO_LARGE) throw error;
+    return jsonField({}, label, required);
+  }
+}
+
+function drawn(schema, whole, label, required, depth) {
   const found = resolved(schema, whole, depth);
   if (depth > MAX_DEPTH || typeof found !== "object" || found === null) return jsonField({}, label, required);
   const choices = found.enum ?? constants(found);
+  if (choices !== null && (!Array.isArray(choices) || choices.length > MAX_CHOICES)) return jsonField(found, label, required);
   if (choices !== null) return choiceField(found, choices, label, required);
   const several = found.oneOf ?? found.anyOf;
   if (several !== undefined) return variantField(found, several, whole, label, required, depth);
@@ -32,11 +60,15 @@ function resolved(schema, whole, depth) {
   let found = schema;
   for (let hops = 0; hops <= MAX_DEPTH && typeof found?.$ref === "string"; hops++) {
     const path = found.$ref.replace(/^#\/?/, "").split("/").filter(Boolean);
-    found = path.reduce((into, name) => into?.[name.replaceAll("~1", "/").replaceAll("~0", "~")], whole);
+    found = path.map((name) => name.replaceAll("~1", "/").replaceAll("~0", "~")).reduce((into, name) => own(into, name), whole);
   }
   const options = found?.anyOf?.filter((each) => each?.type !== "null");
   if (options?.length === 1 && depth <= MAX_DEPTH) return { ...found, anyOf: undefined, ...resolved(options[0], whole, depth + 1) };
   return found;
+}
+
+function own(value, name) {
+  return typeof value === "object" && value !== null && Object.hasOwn(value, name) ? value[name] : undefined;
 }
 
 function constants(schema) {
@@ -125,8 +157,9 @@ function jsonField(schema, label, required) {
 
 function objectField(schema, whole, label, depth) {
   const needed = new Set(Array.isArray(schema.required) ? schema.required : []);
-  const fields = Object.entries(schema.properties ?? {}).map(([name, each]) => [name, fieldOf(each, whole, name, needed.has(name), depth)]);
-  const more = schema.properties === undefined || typeof schema.additionalProperties === "object" ? jsonField({ title: fields.length ? "More members, as JSON" : "Arguments, as JSON" }, label, false) : null;
+  const properties = typeof schema.properties === "object" && schema.properties !== null ? schema.properties : undefined;
+  const fields = Object.entries(properties ?? {}).map(([name, each]) => [name, fieldOf(each, whole, name, needed.has(name), depth)]);
+  const more = properties === undefined || typeof schema.additionalProperties === "object" ? jsonField({ title: fields.length ? "More members, as JSON" : "Arguments, as JSON" }, label, false) : null;
   const element = make("div", {}, ...fields.map(([, field]) => field.element), ...(more ? [more.element] : []));
   const read = () => {
     const value = {};
@@ -149,24 +182,28 @@ function boxed(inner, label, required, schema) {
 }
 
 function variantField(schema, several, whole, label, required, depth) {
-  const fields = several.map((each, number) => fieldOf(each, whole, each?.title ?? `${label} (${number + 1})`, false, depth + 1));
+  const made = (number) => fieldOf(several[number], whole, several[number]?.title ?? `${label} (${number + 1})`, false, depth + 1);
+  let field; // of the variant that is chosen
   const select = make("select");
   if (!required) select.append(make("option", { value: "" }, "–"));
   several.forEach((each, number) => select.append(make("option", { value: number }, each?.title ?? each?.type ?? `variant ${number + 1}`)));
   const place = make("div");
-  const show = () => place.replaceChildren(...(select.value === "" ? [] : [fields[Number(select.value)].element]));
-  select.addEventListener("change", show);
-  show();
+  const show = (variant) => {
+    field = variant;
+    place.replaceChildren(...(field === undefined ? [] : [field.element]));
+  };
+  select.addEventListener("change", () => show(select.value === "" ? undefined : afresh(() => made(Number(select.value)), label, false)));
+  if (required) show(made(0));
   const box = make("fieldset", {}, make("legend", {}, schema.title ?? label), labelled(select, "Which", required, { description: schema.description }), place);
-  return { element: box, read: () => (select.value === "" ? undefined : fields[Number(select.value)].read()) };
+  return { element: box, read: () => field?.read() };
 }
 
 function arrayField(schema, whole, label, required, depth) {
   const items = [];
   const list = make("div");
   const add = make("button", { type: "button", class: "quiet" }, `Add to ${label}`);
-  const grow = () => {
-    const field = fieldOf(schema.items ?? {}, whole, `${label} ${items.length + 1}`, true, depth + 1);
+  const made = () => fieldOf(schema.items ?? {}, whole, `${label} ${items.length + 1}`, true, depth + 1);
+  const grow = (field) => {
     const remove = make("button", { type: "button", class: "quiet" }, "Remove");
     const row = make("div", {}, field.element, remove);
     const item = { field, row };
@@ -178,8 +215,8 @@ function arrayField(schema, whole, label, required, depth) {
     items.push(item);
     list.append(row);
   };
-  add.addEventListener("click", grow);
-  for (let number = 0; number < Math.min(schema.minItems ?? 0, 20); number++) grow();
+  add.addEventListener("click", () => grow(afresh(made, label, true)));
+  for (let number = 0; number < Math.min(schema.minItems ?? 0, 20); number++) grow(made());
   const words = schema.description ? [make("p", { class: "hint" }, String(schema.description))] : [];
   const box = make("fieldset", {}, make("legend", {}, (schema.title ?? label) + (required ? " *" : "")), ...words, list, add);
   return { element: box, read: () => (items.length || required ? items.map((item) => item.field.read()) : undefined) };

@@ -1,6 +1,6 @@
 // Trying what a backend offers: tools, prompts and resources, with all that a server may ask or tell meanwhile.
 
-import { make } from "./dom.js";
+import { make, said } from "./dom.js";
 import { McpClient, RpcError } from "./mcp.js";
 import { formOf } from "./schema_form.js";
 
@@ -10,6 +10,9 @@ const work = document.getElementById("work");
 const shown = document.getElementById("outcome");
 const heard = document.getElementById("heard");
 const MAX_HEARD = 200;
+const MAX_OFFERED = 2000; // of each kind
+const MAX_SHOWN = 200_000; // characters of a text
+const MAX_QUESTIONS = 8; // that wait for the person; the others are refused
 
 const client = new McpClient(place.dataset.endpoint, { asked, told });
 addEventListener("pagehide", () => client.close());
@@ -44,17 +47,21 @@ async function all(method, member) {
   let cursor;
   for (let page = 0; page < 50; page++) {
     const result = await client.request(method, cursor ? { cursor } : {});
-    found.push(...(result[member] ?? []));
+    found.push(...listed(result[member]).filter((each) => typeof each === "object" && each !== null));
     cursor = result.nextCursor;
-    if (!cursor) break;
+    if (!cursor || found.length >= MAX_OFFERED) break;
   }
-  return found;
+  return found.slice(0, MAX_OFFERED);
+}
+
+function listed(value) {
+  return Array.isArray(value) ? value : [];
 }
 
 function list(words, items, nameOf, choose) {
   if (!items.length) return;
   const entries = items.map((item) => {
-    const button = make("button", { type: "button", class: "quiet", title: String(item.description ?? "") }, nameOf(item));
+    const button = make("button", { type: "button", class: "quiet", title: said(item.description) }, said(nameOf(item)));
     button.addEventListener("click", () => choose(item));
     return make("li", {}, button);
   });
@@ -80,19 +87,20 @@ function tool(chosen) {
 }
 
 function prompt(chosen) {
-  const properties = Object.fromEntries((chosen.arguments ?? []).map((each) => [each.name, { type: "string", title: each.title, description: each.description }]));
-  const required = (chosen.arguments ?? []).filter((each) => each.required).map((each) => each.name);
+  const known = listed(chosen.arguments).filter((each) => typeof each?.name === "string");
+  const properties = Object.fromEntries(known.map((each) => [each.name, { type: "string", title: each.title, description: each.description }]));
+  const required = known.filter((each) => each.required).map((each) => each.name);
   const form = formOf({ properties, required });
   show(chosen.title ?? chosen.name, chosen.description, "", "Get it", null, form.element, (options) => client.request("prompts/get", { name: chosen.name, arguments: form.read() }, options));
 }
 
 function resource(chosen) {
-  show(chosen.title ?? chosen.name ?? chosen.uri, chosen.description, chosen.mimeType ?? "", "Read it", null, make("p", {}, make("code", {}, chosen.uri)), (options) => client.request("resources/read", { uri: chosen.uri }, options));
+  show(chosen.title ?? chosen.name ?? chosen.uri, chosen.description, chosen.mimeType ?? "", "Read it", null, make("p", {}, make("code", {}, said(chosen.uri))), (options) => client.request("resources/read", { uri: chosen.uri }, options));
 }
 
 function show(title, description, hints, verb, before, fields, act) {
   const go = make("button", {}, verb);
-  const form = make("form", {}, make("h2", { tabindex: "-1" }, title), make("p", {}, String(description ?? "")), make("p", { class: "hint" }, hints), ...(before ? [before] : []), fields, make("p", { class: "row" }, go));
+  const form = make("form", {}, make("h2", { tabindex: "-1" }, said(title)), make("p", {}, said(description)), make("p", { class: "hint" }, said(hints)), ...(before ? [before] : []), fields, make("p", { class: "row" }, go));
   form.noValidate = true;
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -111,8 +119,9 @@ async function run(form, go, act) {
   cancel.addEventListener("click", () => cancelled.abort());
   const began = performance.now();
   const progress = (told) => {
-    if (told.total > 0) Object.assign(bar, { max: told.total, value: told.progress });
-    words.textContent = [told.total ? `${told.progress} of ${told.total}` : String(told.progress ?? ""), told.message ?? ""].join(" ");
+    const isPart = told.total > 0 && Number.isFinite(told.total) && Number.isFinite(told.progress);
+    if (isPart) Object.assign(bar, { max: told.total, value: told.progress });
+    words.textContent = `${isPart ? `${told.progress} of ${told.total}` : said(told.progress)} ${said(told.message)}`;
   };
   form.querySelector(".error")?.remove();
   let answer;
@@ -149,13 +158,14 @@ function attempt(read) {
 // --- outcomes
 
 function succeeded(result, took) {
-  const size = new Blob([JSON.stringify(result)]).size;
-  const parts = [make("p", { class: result.isError ? "error" : "told" }, `${result.isError ? "The tool says that it has failed" : "Done"}, ${time(took)}, ${size.toLocaleString("en")} bytes`)];
-  for (const each of result.content ?? []) parts.push(block(each));
-  for (const each of result.messages ?? []) parts.push(make("h3", {}, String(each.role)), block(each.content ?? {}));
-  for (const each of result.contents ?? []) parts.push(block({ type: "resource", resource: each }));
-  if (result.structuredContent !== undefined) parts.push(make("h3", {}, "Structured"), code(JSON.stringify(result.structuredContent, null, 2)));
-  parts.push(make("details", {}, make("summary", {}, "The whole answer"), code(JSON.stringify(result, null, 2))));
+  const text = JSON.stringify(result, null, 2) ?? "null";
+  const size = new Blob([JSON.stringify(result) ?? ""]).size;
+  const parts = [make("p", { class: result?.isError ? "error" : "told" }, `${result?.isError ? "The tool says that it has failed" : "Done"}, ${time(took)}, ${size.toLocaleString("en")} bytes`)];
+  for (const each of listed(result?.content)) parts.push(block(each));
+  for (const each of listed(result?.messages)) parts.push(make("h3", {}, said(each?.role)), block(each?.content));
+  for (const each of listed(result?.contents)) parts.push(block({ type: "resource", resource: each }));
+  if (result?.structuredContent !== undefined) parts.push(make("h3", {}, "Structured"), code(JSON.stringify(result.structuredContent, null, 2)));
+  parts.push(make("details", {}, make("summary", {}, "The whole answer"), code(text)));
   shown.replaceChildren(make("h2", {}, "Answer"), ...parts);
 }
 
@@ -165,26 +175,29 @@ function failed(error, took) {
   shown.replaceChildren(make("h2", {}, "Answer"), make("p", { class: "error", role: "alert" }, [words, ...facts, took === undefined ? "" : time(took)].filter(Boolean).join(" – ")));
 }
 
-function block(each) {
-  if (each.type === "text") return code(String(each.text ?? ""));
+function block(given) {
+  const each = given ?? {};
+  if (each.type === "text") return code(said(each.text));
   if (each.type === "image") return make("img", { src: dataUrl(each, "image/"), alt: "Image of the answer", class: "answer" });
-  if (each.type === "audio") return make("p", {}, `Audio, ${each.mimeType ?? ""}, ${String(each.data ?? "").length.toLocaleString("en")} characters of base64`);
+  if (each.type === "audio") return make("p", {}, `Audio, ${said(each.mimeType)}, ${said(each.data ?? "").length.toLocaleString("en")} characters of base64`);
   if (each.type === "resource") {
     const found = each.resource ?? {};
-    return make("div", {}, make("p", {}, make("code", {}, String(found.uri ?? "")), ` ${found.mimeType ?? ""}`), found.text === undefined ? make("p", { class: "hint" }, `${String(found.blob ?? "").length.toLocaleString("en")} characters of base64`) : code(String(found.text)));
+    return make("div", {}, make("p", {}, make("code", {}, said(found.uri ?? "")), ` ${said(found.mimeType)}`), found.text === undefined ? make("p", { class: "hint" }, `${said(found.blob ?? "").length.toLocaleString("en")} characters of base64`) : code(said(found.text)));
   }
-  if (each.type === "resource_link") return make("p", {}, "Resource ", make("code", {}, String(each.uri ?? "")));
+  if (each.type === "resource_link") return make("p", {}, "Resource ", make("code", {}, said(each.uri ?? "")));
   return code(JSON.stringify(each, null, 2));
 }
 
 function dataUrl(each, family) {
-  const type = String(each.mimeType ?? "");
-  const isSafe = type.startsWith(family) && /^[a-z]+\/[a-z0-9.+-]+$/i.test(type) && /^[A-Za-z0-9+/=\s]*$/.test(String(each.data ?? ""));
+  const type = said(each.mimeType ?? "");
+  const isSafe = type.startsWith(family) && /^[a-z]+\/[a-z0-9.+-]+$/i.test(type) && /^[A-Za-z0-9+/=\s]*$/.test(said(each.data ?? ""));
   return isSafe ? `data:${type};base64,${each.data}` : "data:,";
 }
 
 function code(text) {
-  return make("pre", { tabindex: 0, "aria-label": "Answer" }, text);
+  const more = text.length - MAX_SHOWN;
+  const cut = more > 0 ? `${text.slice(0, MAX_SHOWN)}\n… and ${more.toLocaleString("en")} more characters, which are not shown` : text;
+  return make("pre", { tabindex: 0, "aria-label": "Answer" }, cut);
 }
 
 function time(took) {
@@ -195,8 +208,8 @@ function time(took) {
 
 function told(method, params) {
   const words = method === "notifications/message"
-    ? `${params.level ?? "log"}${params.logger ? ` ${params.logger}` : ""}: ${typeof params.data === "string" ? params.data : JSON.stringify(params.data)}`
-    : method === "notifications/progress" ? `progress ${params.progress}${params.total ? ` of ${params.total}` : ""} ${params.message ?? ""}` : `${method} ${JSON.stringify(params)}`;
+    ? `${[said(params.level) || "log", said(params.logger)].filter(Boolean).join(" ")}: ${said(params.data)}`
+    : method === "notifications/progress" ? `progress ${said(params.progress)}${params.total ? ` of ${said(params.total)}` : ""} ${said(params.message)}` : `${method} ${JSON.stringify(params)}`;
   heard.append(make("li", {}, words.slice(0, 2000)));
   while (heard.children.length > MAX_HEARD) heard.firstChild.remove();
 }
@@ -209,8 +222,20 @@ function asked(method, params) {
   throw Object.assign(new Error(`The console does not know ${method}`), { code: -32601 });
 }
 
+// One question after the other: a server may ask many at once.
+let waiting = 0;
+let turn = Promise.resolve();
+
+function dialog(...about) {
+  if (waiting >= MAX_QUESTIONS) throw Object.assign(new Error("Too many questions wait for the person"), { code: -32000 });
+  waiting += 1;
+  const answer = turn.then(() => asking(...about)).finally(() => { waiting -= 1; });
+  turn = answer.catch(() => {});
+  return answer;
+}
+
 // A dialog with these parts; `buttons` are [words, value]: the value is answered, or made by a function; an Error is thrown.
-function dialog(title, parts, buttons, otherwise) {
+function asking(title, parts, buttons, otherwise) {
   return new Promise((resolve, reject) => {
     const end = (answer) => (answer instanceof Error ? reject : resolve)(answer);
     const box = make("dialog", { "aria-label": title });
@@ -244,18 +269,18 @@ function dialog(title, parts, buttons, otherwise) {
 function askForm(params) {
   const form = formOf(params.requestedSchema);
   const buttons = [["Answer", () => ({ action: "accept", content: form.read() })], ["Decline", { action: "decline" }], ["Cancel", { action: "cancel" }]];
-  return dialog("The server asks", [make("p", {}, String(params.message ?? "")), form.element], buttons, { action: "cancel" });
+  return dialog("The server asks", [make("p", {}, said(params.message ?? "")), form.element], buttons, { action: "cancel" });
 }
 
 function askUrl(params) {
-  const address = make("p", {}, make("code", {}, String(params.url ?? "")));
+  const address = make("p", {}, make("code", {}, said(params.url ?? "")));
   const hint = make("p", { class: "hint" }, "Open this address yourself if you trust it; the console does not.");
-  return dialog("The server asks you to visit a page", [make("p", {}, String(params.message ?? "")), address, hint], [["I have been there", { action: "accept" }], ["Decline", { action: "decline" }]], { action: "cancel" });
+  return dialog("The server asks you to visit a page", [make("p", {}, said(params.message ?? "")), address, hint], [["I have been there", { action: "accept" }], ["Decline", { action: "decline" }]], { action: "cancel" });
 }
 
 function askModel(params) {
   const text = make("textarea", { rows: 5, "aria-label": "What the model would say" });
-  const conversation = (params.messages ?? []).map((each) => code(`${each.role}: ${each.content?.text ?? JSON.stringify(each.content)}`));
+  const conversation = listed(params.messages).map((each) => code(`${said(each?.role)}: ${said(each?.content?.text ?? each?.content)}`));
   const refused = Object.assign(new Error("The person has refused"), { code: -1 });
   const answer = () => ({ role: "assistant", model: "a person", content: { type: "text", text: text.value }, stopReason: "endTurn" });
   const buttons = [["Answer", answer], ["Refuse", refused]];

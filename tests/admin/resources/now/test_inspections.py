@@ -353,8 +353,8 @@ async def replayed_meanwhile(rig, happens):
     inspection = rig.node.looked.find("acme", about["id"])
     line = b'{"params":{"name":"say","arguments":{}}}'
     number = inspection.numbers.next()
-    named = (number, 5.0, "backend", "to_server", "request", "tools/call", "7", "say", "")
-    inspection.add(InspectedMessage(*named, len(line)), line)
+    sent = InspectedMessage(number, 5.0, "backend", "to_server", "request", "tools/call", "7", "say", "", len(line))
+    inspection.add(sent, line)
     replay = rig.node.replay
 
     async def meanwhile(*asked):
