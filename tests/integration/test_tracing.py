@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import psutil
 import pytest
 from mcp_clients import SseSession
 
@@ -486,3 +487,67 @@ def test_without_the_extra_a_node_says_in_one_line_what_to_install(tmp_path: Pat
     (line,) = done.stderr.splitlines()
     assert "TRUNKLINE_OTLP_ENDPOINT" in line
     assert "pip install 'trunkline[otel]'" in line
+
+
+def _with(**headers: bytes) -> dict[str, Any]:
+    return {"headers": [(name.encode(), value) for name, value in headers.items()]}
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a large baggage": _with(baggage=b"a=" + b"x" * 8000),
+    "a larger baggage": _with(baggage=b"a=" + b"x" * 20_000),
+    "as large as heads may be": _with(baggage=b"a=" + b"x" * 15_000, tracestate=b"a=" + b"y" * 12_000),
+    "bytes": _with(tracestate=b"a=\xff\xfe", baggage=b"\xc3\xa9=\x80"),
+    "two of each": {"headers": [(b"tracestate", b"a=1"), (b"tracestate", b"b=2"), (b"baggage", b"c"), (b"baggage", b"d")]},
+    "no state": _with(tracestate=b"no state, at = all,,,==="),
+    "a state of many": _with(tracestate=b",".join(b"k%d=1" % number for number in range(80))),
+    "an object": {"meta": {"traceparent": {"a": []}, "tracestate": [1], "baggage": 5}},
+    "a long text": {"meta": {"traceparent": "0" * 300_000, "tracestate": "x" * 300_000, "baggage": "y" * 300_000}},
+    "other characters": {"meta": {"traceparent": "\u0000\u202e\U0001f600" * 10, "tracestate": "\u0000=\u00e9"}},
+    "the same trace twice": {"meta": {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-ff"}},
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_a_hostile_context_harms_no_call_on_any_node(
+    two: Nodes, elsewhere: Wire, trace: str, attack: dict[str, Any], is_elsewhere: bool
+) -> None:
+    """It may cost itself. The log has no line of it."""
+    if not is_elsewhere:
+        elsewhere.url = elsewhere.url.replace(two.all[1].url, two.all[0].url)
+    before = [node.log.stat().st_size for node in two.all]
+    meta = {"_meta": attack["meta"]} if "meta" in attack else {}
+    body = rpc("tools/call", next(elsewhere.ids), {"name": "mirror", "arguments": {}, **meta})
+    given = [(name.encode(), value.encode()) for name, value in elsewhere.headers.items()]
+    headers = [*given, (b"traceparent", parent_of(trace).encode()), *attack.get("headers", [])]
+    async with httpx2.AsyncClient(timeout=30) as http:
+        response = await http.post(elsewhere.url, json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    told = json.loads(response.json()["result"]["content"][0]["text"])
+    if "meta" not in attack:
+        assert trace_and_span(told["traceparent"])[0] == trace
+    for node, size in zip(two.all, before, strict=True):
+        assert "opentelemetry" not in node.log.read_bytes()[size:].decode()
+
+
+@pytest.mark.long
+async def test_a_collector_that_hangs_costs_calls_nothing_and_a_bounded_memory(two: Nodes, collector: Collector) -> None:
+    """Thousands of spans of the greatest length, which nobody takes."""
+    node = two.all[0]
+    async with wire(node.endpoint(MIRROR)) as session:
+        collector.holds.clear()
+        try:
+            long = {"tracestate": "a=" + "x" * 500}
+            process = psutil.Process(node.pid)
+            before, sent = process.memory_info().rss, 0
+            while not node.metrics().get('trunkline_trace_spans_total{result="dropped"}'):
+                for _ in range(100):
+                    await session.post(rpc("ping", "i" * 256), traceparent=parent_of(secrets.token_hex(16)), **long)
+                    sent += 1
+                assert sent < 10_000
+            grown = process.memory_info().rss - before
+        finally:
+            collector.holds.set()
+    print(f"{sent} calls, {grown / 1e6:.1f} MB more")
+    assert grown < 80 << 20
