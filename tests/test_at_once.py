@@ -23,9 +23,10 @@ async def test_both_wait_at_the_same_time():
         assert await at_once(one(), other()) == ("one", 2)
 
 
-async def test_what_fails_ends_both():
+async def test_what_fails_ends_both_and_is_raised_as_it_is():
     async def fails() -> None:
-        raise ValueError
+        raise ValueError("no")
 
-    with anyio.fail_after(5), pytest.raises(ExceptionGroup):
-        await at_once(anyio.sleep_forever(), fails())
+    for one, other in ((anyio.sleep_forever(), fails()), (fails(), anyio.sleep_forever())):
+        with anyio.fail_after(5), pytest.raises(ValueError, match="no"):
+            await at_once(one, other)

@@ -498,7 +498,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "a larger baggage": _with(baggage=b"a=" + b"x" * 20_000),
     "as large as heads may be": _with(baggage=b"a=" + b"x" * 15_000, tracestate=b"a=" + b"y" * 12_000),
     "bytes": _with(tracestate=b"a=\xff\xfe", baggage=b"\xc3\xa9=\x80"),
-    "two of each": {"headers": [(b"tracestate", b"a=1"), (b"tracestate", b"b=2"), (b"baggage", b"c"), (b"baggage", b"d")]},
+    "two of each": {
+        "headers": [(b"tracestate", b"a=1"), (b"tracestate", b"b=2"), (b"baggage", b"c"), (b"baggage", b"d")]
+    },
     "no state": _with(tracestate=b"no state, at = all,,,==="),
     "a state of many": _with(tracestate=b",".join(b"k%d=1" % number for number in range(80))),
     "an object": {"meta": {"traceparent": {"a": []}, "tracestate": [1], "baggage": 5}},
@@ -532,7 +534,7 @@ async def test_a_hostile_context_harms_no_call_on_any_node(
 
 
 @pytest.mark.long
-async def test_a_collector_that_hangs_costs_calls_nothing_and_a_bounded_memory(two: Nodes, collector: Collector) -> None:
+async def test_a_collector_that_hangs_costs_calls_nothing_and_bounded_memory(two: Nodes, collector: Collector) -> None:
     """Thousands of spans of the greatest length, which nobody takes."""
     node = two.all[0]
     async with wire(node.endpoint(MIRROR)) as session:
