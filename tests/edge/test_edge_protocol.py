@@ -211,6 +211,12 @@ async def test_an_endless_header_is_refused_as_it_arrives(edge: Edge) -> None:
         assert (await client.answer())[0] == 431
 
 
+async def test_endless_fields_are_refused_as_they_arrive(edge: Edge) -> None:
+    async with edge.client() as client:
+        client.send(b"GET / HTTP/1.1\r\nhost: a\r\n" + b"a: b\r\n" * 2000)  # less than a head may have, without an end
+        assert (await client.answer())[0] == 431
+
+
 async def test_a_url_over_8_kib_is_a_414(edge: Edge) -> None:
     async with edge.client() as client:
         client.send(b"GET /" + b"x" * 8191 + b" HTTP/1.1\r\nhost: a\r\n\r\n")

@@ -33,8 +33,15 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "a head has no limit in bytes while it arrives",
         "app/edge/limited_parser.py",
+        "if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES or",
+        "if",
+        HEADS,
+    ),
+    Fault(
+        "a head has no limit in fields while it arrives",
+        "app/edge/limited_parser.py",
+        "if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES or len(self.headers) > MAX_FIELDS:",
         "if self._arrived_bytes > MAX_HEAD_BYTES + PIECE_BYTES:",
-        "if False:",
         HEADS,
     ),
     Fault(
@@ -195,7 +202,7 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "HTTP/2.0 in clear text is answered like 1.1",
         "app/edge/edge_protocol.py",
-        'if cycle.scope["http_version"] not in _VERSIONS:',
+        'if scope["http_version"] not in _VERSIONS:',
         "if False:",
         HEADS,
     ),
