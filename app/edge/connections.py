@@ -34,7 +34,8 @@ class ConnectionLimits:
     connections: int = NO_LIMIT
     per_address: int = NO_LIMIT
     descriptors: int = NO_LIMIT
-    head_s: float = 10.0  # from the connection, or from the first byte of a later head
+    handshake_s: float = 10.0  # from the connection, where the gateway serves TLS
+    head_s: float = 10.0  # from the connection or its handshake, or from the first byte of a later head
     idle_s: float = 30.0
     body_s: float = 33.0  # the application itself answers 408 after 30 s
     stalled_s: float = 33.0  # the client reads nothing of an answer; streams end themselves after 30 s
@@ -59,7 +60,7 @@ def free_descriptor() -> int:
 
 
 class Connection(Protocol):
-    """The part of an `EdgeProtocol` that is used here."""
+    """The part of an `EdgeProtocol`, or of a `Handshake`, that is used here."""
 
     deadline: float  # when `look` is due
     since: float  # when it was made, or answered last
@@ -105,8 +106,14 @@ class Connections:
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, connection: Connection, address: str, descriptor: int) -> Refusal | None:
-        """Counts a connection until `leave`; returns why it is refused, if it is."""
+    def admit(
+        self, connection: Connection, address: str, descriptor: int, after: Connection | None = None
+    ) -> Refusal | None:
+        """Counts a connection until `leave`; returns why it is refused, if it is. `after`: its handshake, which was
+        counted, and whose place it takes."""
+        if after is not None:
+            self._open[connection] = self._open.pop(after)
+            return None
         counted = self.counted_as(address)
         if counted is not None and not self.take(counted):
             return ADDRESS_LIMIT

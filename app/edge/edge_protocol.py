@@ -19,7 +19,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from app.edge.connections import PIECE_BYTES, Connections
+from app.edge.connections import PIECE_BYTES, Connection, Connections
 from app.edge.limited_parser import LimitedParser, Refused
 from app.edge.reading import Reading, StrangersReader, unread_bytes
 from app.edge.refusals import (
@@ -52,9 +52,17 @@ class EdgeProtocol(LimitedParser):
     flow: Reading
     cycle: RequestResponseCycle | None  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, connections: Connections | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        connections: Connections | None = None,
+        handshake: Connection | None = None,
+        **options: Any,
+    ) -> None:
+        """`handshake`: what was counted for this connection so far, where the gateway serves TLS."""
         super().__init__(*args, **options)
         self._among = Connections() if connections is None else connections
+        self._handshake = handshake
         self.deadline, self.since = math.inf, self._among.now
         self._is_proxied = self._was_let_in = False
         self._counted: str | None = None  # the address behind a proxy that the current request counts for
@@ -74,7 +82,8 @@ class EdgeProtocol(LimitedParser):
         self.deadline = self._among.now + self._among.limits.head_s
         address = self.client[0] if self.client else UNKNOWN
         self._is_proxied = address in self._among.proxies
-        refusal = self._among.admit(self, address, transport.get_extra_info("socket").fileno())
+        after, self._handshake = self._handshake, None
+        refusal = self._among.admit(self, address, transport.get_extra_info("socket").fileno(), after)
         if refusal is not None:
             self._refuse(refusal)
             transport.close()

@@ -73,8 +73,13 @@ NOT_IMPLEMENTED = Refusal("not_implemented", 501, "CONNECT, and transfer codings
 VERSION = Refusal("version_not_supported", 505, "only HTTP/1.0 and HTTP/1.1 are supported")
 PIPELINE_TOO_LONG = Refusal("pipeline_too_long", is_flood=True)
 
+PLAIN_HTTP = Refusal("plain_http", 400, "this port speaks TLS: use https")
+TLS_FAILED = Refusal("tls_failed")  # no common version or cipher, or what arrived is damaged
+TLS_REFUSED = Refusal("tls_refused")  # the client ended the handshake: it may not trust the certificate
+
 # --- too slow
 
+HANDSHAKE_TIMEOUT = Refusal("handshake_timeout")
 HEAD_TIMEOUT = Refusal("head_timeout", 408, "the head of the request did not arrive in time")
 BODY_TIMEOUT = Refusal("body_timeout")
 SILENT = Refusal("silent")

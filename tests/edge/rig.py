@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import anyio
 
 from app.edge.connections import ConnectionLimits, Connections
+from app.edge.handshake import Handshake
 from app.http.client_address import TrustedProxies
 from app.http.scope import AT_ONCE, BY_KEY, LEFT, LET_IN
 from tests.edge.serving import serving
@@ -112,6 +114,7 @@ class Edge:
     """A served application, its connections, and a clock that only the test moves."""
 
     def __init__(self, limits: ConnectionLimits, proxies: TrustedProxies | None) -> None:
+        self.trust: ssl.SSLContext | None = None  # what clients know of the certificate
         self.app, self.refused, self.time = App(), list[str](), 0.0
         self.connections = Connections(
             limits, proxies, on_refused=lambda reason, *_: self.refused.append(reason), clock=lambda: self.time
@@ -135,19 +138,24 @@ class Edge:
         return list(self.connections._open)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self, *, plain: bool = False) -> AsyncIterator[Client]:
+        """Over TLS where that is served, unless it is `plain`."""
         host, port = self.host.split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=None if plain else self.trust)
         try:
+            if self.trust is not None and not plain:  # TLS 1.3: the client is ready before the server is
+                await until(lambda: not any(isinstance(each, Handshake) for each in self.protocols))
             yield Client(reader, writer)
         finally:
             writer.transport.abort()
 
 
 @asynccontextmanager
-async def open_edge(proxies: TrustedProxies | None = None, **limits: Any) -> AsyncIterator[Edge]:
+async def open_edge(
+    proxies: TrustedProxies | None = None, *, tls: Callable[[], ssl.SSLContext] | None = None, **limits: Any
+) -> AsyncIterator[Edge]:
     edge = Edge(ConnectionLimits(**limits), proxies)
-    async with serving(edge.app, connections=edge.connections) as edge.host:
+    async with serving(edge.app, tls=tls, connections=edge.connections) as edge.host:
         yield edge
 
 

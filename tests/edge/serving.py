@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import anyio
 import uvicorn
 
+from app.edge.handshake import Handshake
 from app.edge.uvicorn_protocol import HttpProtocol
 
 STOPPED_S = 10
@@ -29,10 +31,12 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Any, **options: Any) -> AsyncIterator[str]:
-    """HOST:PORT of the application; `options` are those of `HttpProtocol`."""
+async def serving(app: Any, *, tls: Callable[[], ssl.SSLContext] | None = None, **options: Any) -> AsyncIterator[str]:
+    """HOST:PORT of the application; `options` are those of `HttpProtocol`, `tls` has the certificate."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         http: Any = partial(HttpProtocol, **options)
+        if tls is not None:
+            http = partial(Handshake, http=HttpProtocol, context=tls, **options)
         server = _Server(
             uvicorn.Config(
                 app,

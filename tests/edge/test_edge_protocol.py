@@ -24,6 +24,7 @@ from tests.edge.rig import GET, POST, Edge, open_edge, until
 
 pytestmark = pytest.mark.real
 
+PLAIN = pytest.mark.parametrize("edge", ["http"], indirect=True)  # the others also behind TLS
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 # --- requests that wait behind another one
@@ -135,6 +136,7 @@ async def test_what_waits_behind_it_is_answered_before_the_connection_ends(edge:
         assert await client.is_closed()
 
 
+@PLAIN
 async def test_a_request_that_has_arrived_when_the_server_stops_is_answered_though_nobody_has_read_it(
     edge: Edge,
 ) -> None:
@@ -514,6 +516,7 @@ async def test_what_strangers_send_is_parsed_in_turns_and_what_guests_send_at_on
     assert max(of_the_guest.values()) > TURNS_PER_ROUND
 
 
+@PLAIN
 async def test_strangers_who_have_left_stand_in_line_no_longer(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     """They do not count any more, so there may be any number of them; and others would wait for them."""
     monkeypatch.setattr(connections, "TURNS_PER_ROUND", 0)
