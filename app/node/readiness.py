@@ -17,6 +17,7 @@ _AGAINST_LOAD = {
 _AGAINST_STRANGERS = {
     "SECRET_KEY": "give both the same TRUNKLINE_SECRET_KEY, and restart the one that had another",
     "release": "finish the upgrade: all nodes must be of one release",
+    "certificate": "have its certificate name that address, and its authority in SSL_CERT_FILE of this node",
     "clocks": "set the clocks of both machines by NTP",
 }
 

@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 from app.errors import NodeUnavailable
 from app.loop_timeout import loop_timeout
-from app.peers.connection import Alarm, Deadlines, PeerConnection, PeerLost, PeerResponse, PeerUnreachable
+from app.peers.connection import (
+    Alarm,
+    Deadlines,
+    PeerConnection,
+    PeerDistrusted,
+    PeerLost,
+    PeerResponse,
+    PeerUnreachable,
+)
 from app.peers.credentials import HOP_VERSION, Greeting, NodeCredentials, Sent, Word
 from app.peers.pool import PeerPool, PoolLimits
 from app.routing.routes import UNPROVEN, NodeRecord
@@ -100,7 +108,11 @@ class PeerClient:
         pool = self._pool(node.url)
         if node.draining:
             pool.retire()
-        connection = await pool.take(node.id, self._tls if pool.is_tls else None)
+        try:
+            connection = await pool.take(node.id, self._tls if pool.is_tls else None)
+        except PeerDistrusted as error:
+            self._note(node.url, str(error))
+            raise
         method, target, headers, word = request
         try:
             session = next((value for name, value in headers if name == SESSION), b"")
@@ -117,6 +129,9 @@ class PeerClient:
         try:
             async with loop_timeout(PROBE_S):
                 return pool.open[await pool.connect(self._tls if pool.is_tls else None)]
+        except PeerDistrusted as error:
+            self._note(url, str(error))
+            return None
         except (TimeoutError, NodeUnavailable):
             return None
         finally:

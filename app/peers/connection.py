@@ -38,6 +38,10 @@ class PeerUnreachable(NodeUnavailable):
     """The other node cannot be reached, or another one has its address; nothing was sent."""
 
 
+class PeerDistrusted(PeerUnreachable):
+    """What answers there has a certificate that is not trusted here, or is for another name; nothing was sent."""
+
+
 class PeerLost(NodeLost):
     """The connection broke after the request was sent: its outcome is unknown."""
 

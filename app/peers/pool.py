@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from app.errors import NodeUnavailable
 from app.loop_timeout import loop_timeout
-from app.peers.connection import Alarm, Deadlines, PeerConnection, PeerUnreachable
+from app.peers.connection import Alarm, Deadlines, PeerConnection, PeerDistrusted, PeerUnreachable
 from app.peers.queue import PeerLine
 
 
@@ -139,6 +139,9 @@ class PeerPool:
         except TimeoutError:
             connection.abort()
             raise _Late from None
+        except ssl.SSLCertVerificationError as error:
+            connection.abort()
+            raise PeerDistrusted(f"its certificate is not trusted here: {error.verify_message}") from None
         except OSError:  # nobody listens, or TLS failed
             connection.abort()
             raise PeerUnreachable from None

@@ -23,6 +23,7 @@ WORDS = [
     nodes_words({NODE: "it has another SECRET_KEY"}),
     nodes_words({NODE: RELEASE}),
     nodes_words({NODE: "their clocks are too far apart"}),
+    nodes_words({NODE: "its certificate is not trusted here: self-signed certificate"}),
     nodes_words({NODE: "it does not believe this one"}),
     database_words("the database does not answer"),
     database_words(READ_ONLY),

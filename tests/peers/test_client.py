@@ -114,6 +114,10 @@ async def test_https_is_spoken_where_the_url_says_so(tmp_path: Path, monkeypatch
         stranger = PeerClient(credentials())
         with pytest.raises(PeerUnreachable):  # nobody vouches for this certificate
             await post(stranger, url)
+        assert stranger.problems[url].startswith("its certificate is not trusted here: self")
+        stranger = PeerClient(credentials())
+        assert await stranger.probe(url) is None
+        assert url in stranger.problems
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         client = PeerClient(credentials())
         for _ in range(2):
