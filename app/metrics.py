@@ -33,11 +33,9 @@ LIMITS = (
     "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
     "max_processes", "memory_mb", "spawns_per_minute", "node_processes", "node_waiting", "node_sessions",
 )  # fmt: skip
-
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
-FORK_FAILURES = ("not_python", "unfit", "differs", "died")
 PROCESS_LIMITS = ("memory", "disk", "pids", "cpu", "memory_mb", "spawns_per_minute")
-
+FORK_FAILURES = ("not_python", "unfit", "differs", "died")
 # What confines a process: the names of `sandbox.tiers.Tier`, in lower case.
 TIERS = ("none", "base", "kernel", "namespaces", "assisted")
 
@@ -343,6 +341,9 @@ class Metrics:
         self.descriptors_used = self._gauge("trunkline_descriptors_used", "Open file descriptors of the node.")
         self.descriptors_limit = self._gauge("trunkline_descriptors_limit", "File descriptors that the node may open.")
         self.connections = self._gauge("trunkline_connections", "Open client connections.")
+        self.tls_certificate_expires = self._gauge(
+            "trunkline_tls_certificate_expires_timestamp_seconds", "When the served certificate expires; 0: no TLS."
+        )
         self.connections_refused = self._counter(
             "trunkline_connections_refused_total", "Client connections refused or closed by the gateway.", "reason"
         )

@@ -108,8 +108,10 @@ class Promql:
 
     # --- functions
 
-    def _call(self, call: Any, at: float) -> Vector:
+    def _call(self, call: Any, at: float) -> Value:
         match call.func.name:
+            case "time":
+                return at
             case "rate":
                 return self._increase(call.args[0], at, per_second=True)
             case "increase":

@@ -31,7 +31,7 @@ def configure_client(options: argparse.Namespace) -> int:
     base = options.url
     if not base:
         settings = settings_only_read(options)
-        base = settings.public_url or local_url(settings.host, settings.port)
+        base = settings.public_url or local_url(settings.host, settings.port, is_tls=settings.tls_cert is not None)
     key = _key_in(key_env) if options.key_env and client.key_in_text else None
     targets = [Target(each, endpoint(base, options.tenant, each), key_env, key) for each in backends]
     if options.write is None:

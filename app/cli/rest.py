@@ -84,8 +84,8 @@ def _client(url: str, key: str) -> httpx2.Client:
             timeout=TIMEOUT,
             follow_redirects=False,
             trust_env=not is_here,
-            # Without TLS the certificate authorities need not be read, which takes a while.
-            verify=not (is_here and parts.scheme == "http"),
+            # SSL_CERT_FILE counts for this machine too. Without TLS no authorities need be read, which takes a while.
+            verify=httpx2.create_ssl_context() if parts.scheme == "https" else not is_here,
         )
     except (OSError, ValueError, httpx2.InvalidURL) as error:
         raise InvalidRequest(

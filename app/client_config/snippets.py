@@ -76,7 +76,7 @@ class Client:
         return self.file.merged("", targets).text
 
 
-def local_url(host: str, port: int) -> str:
+def local_url(host: str, port: int, *, is_tls: bool = False) -> str:
     """The URL of a gateway that listens there, for clients on the same machine.
 
     Raises:
@@ -85,7 +85,8 @@ def local_url(host: str, port: int) -> str:
     if port == 0:
         raise InvalidRequest("the port is chosen at start-up; give --url with the one that was printed", field="url")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (not bound here)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{shown}:{port}"
 
 
 def endpoint(base: str, tenant: str, backend: str) -> str:

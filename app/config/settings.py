@@ -51,6 +51,8 @@ class Settings:
 
     host: str = _setting(hosts.host, default="127.0.0.1")
     port: int = _setting(parsers.whole(0, 65535), default=8080)
+    tls_cert: Path | None = _setting(parsers.path)
+    tls_key: Path | None = _setting(parsers.path)
     data_dir: Path = _setting(parsers.path)
     homes_dir: Path | None = _setting(parsers.path)
     public_url: str | None = _setting(urls.public_url)
@@ -122,6 +124,7 @@ class Settings:
                 make_directory(values["data_dir"])
         if values["homes_dir"] in (values["data_dir"], *values["data_dir"].parents):
             raise wrong("homes_dir", "must not be DATA_DIR or contain it: backends must not reach what is in there")
+        _check_tls(values)
         return cls(**values)
 
     @property
@@ -140,6 +143,15 @@ def _text_of(override: object) -> str:
     if isinstance(override, bytes):
         return override.hex()
     return ",".join(map(str, override)) if isinstance(override, tuple | list) else str(override)
+
+
+def _check_tls(values: Mapping[str, Any]) -> None:
+    """Raises SettingsError: TLS_CERT and TLS_KEY are not set together, or NODE_URL contradicts them."""
+    for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if values[name] is None and values[other] is not None:
+            raise wrong(name, f"must be set where TRUNKLINE_{other.upper()} is: TLS needs a certificate and its key")
+    if values["tls_cert"] is not None and (values["node_url"] or "https:").startswith("http:"):
+        raise wrong("node_url", "must begin with https:// where TRUNKLINE_TLS_CERT is set: other nodes use this port")
 
 
 def _refuse_to_make_a_key(values: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 
 from app.config.settings import Settings
 from app.doctor import machine, network, storage
+from app.doctor.certificate import certificate
 from app.doctor.findings import Check, State
 from app.doctor.sandbox import sandbox
 from app.doctor.tracing import tracing
@@ -46,7 +47,8 @@ def _of_settings(settings: Settings | SettingsError) -> list[Step]:
         ("secret key", partial(storage.secret_key, settings)),
         ("database", partial(storage.database, settings.database_url)),
         *(of_several if url else []),
-        ("port", partial(network.port, settings.host, settings.port)),
+        ("certificate", partial(certificate, settings.tls_cert, settings.tls_key)),
+        ("port", partial(network.port, settings.host, settings.port, is_tls=settings.tls_cert is not None)),
         ("traces", partial(tracing, settings.otlp_endpoint, settings.otlp_headers)),
         ("open files", partial(machine.open_files, settings.max_processes)),
         ("memory", partial(machine.memory, settings.max_processes)),

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import http.client
 import socket
+import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -69,21 +70,25 @@ def node_url(host: str, url: str | None) -> Check:
     return Check(name, State.OK, url)
 
 
-def port(host: str, port: int) -> Check:
+def port(host: str, port: int, *, is_tls: bool = False) -> Check:
     """OK if it is free, or if a gateway answers there."""
     name, family = "port", socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE and _gateway_answers(host, port):
+        if error.errno == errno.EADDRINUSE and _gateway_answers(host, port, is_tls=is_tls):
             return Check(name, State.OK, f"a gateway answers on {host}:{port}")
         advice = "Stop what listens there, or choose another port: TRUNKLINE_PORT."
         return Check(name, State.MISSING, f"cannot listen on {host}:{port}: {error.strerror}", advice)
     return Check(name, State.OK, f"{port} is free" if port else "any free port")
 
 
-def _gateway_answers(host: str, port: int) -> bool:
+def _gateway_answers(host: str, port: int, *, is_tls: bool) -> bool:
     connection = http.client.HTTPConnection(host, port, timeout=ANSWER_S)
+    if is_tls:
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing secret is said, and the name is another one
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=ANSWER_S, context=trusting)
     try:
         connection.request("GET", "/livez")
         return connection.getresponse().read(200).find(b'"alive"') >= 0

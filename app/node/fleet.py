@@ -25,6 +25,7 @@ from app.config.data_directory import say_where_data_is
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
+from app.node.certificate_files import read_certificate
 from app.node.listeners import listen, share_port
 from app.node.stopping import StopProgress, drain_words
 from app.spawner.syscalls import refuse_inspection
@@ -58,7 +59,7 @@ def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
     """Runs `count` nodes until told to stop; returns 0 if all of them have ended cleanly, else 1.
 
     Raises:
-        SettingsError: Redis is not set, NODE_URL is, or the port is taken.
+        SettingsError: Redis is not set, NODE_URL is, the certificate cannot be used, or the port is taken.
         GatewayError: the database cannot be used; or a node failed to start, and has logged why.
     """
     _check(settings)
@@ -82,6 +83,7 @@ def _check(settings: Settings) -> None:
             f"{PREFIX}NODE_URL: must not be set for --nodes, where each node has an address of its own on 127.0.0.1; "
             "on several machines run `trunkline serve` with a NODE_URL for each node"
         )
+    read_certificate(settings, "")  # else the first node would say what is wrong with it
 
 
 def _reserve_port(settings: Settings) -> socket.socket:
@@ -154,9 +156,14 @@ class _Fleet:
         return 0 if all(member.is_well for member in self._members) else 1
 
     async def _pass_signals_on(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        reads_again = [] if self._settings.tls_cert is None else [signal.SIGHUP]
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *reads_again) as signals:
             async for number in signals:
-                self.stop(number)
+                if number == signal.SIGHUP:
+                    for member in self._members:
+                        member.read_certificate_again()
+                else:
+                    self.stop(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Passes the signal to every node, and starts none any more. A second one makes them stop at once."""
@@ -188,7 +195,8 @@ class _Fleet:
         if self._announced.is_set() or not all(member.has_been_ready for member in self._members):
             return
         host = f"[{self._host}]" if ":" in self._host else self._host
-        print(f"listening on http://{host}:{self._port}", flush=True)
+        scheme = "http" if self._settings.tls_cert is None else "https"
+        print(f"listening on {scheme}://{host}:{self._port}", flush=True)
         self._announced.set()
 
     async def relay(self, text: bytes) -> None:
@@ -353,6 +361,10 @@ class _Member:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
+
+    def read_certificate_again(self) -> None:
+        if self._ready_at is not None:  # else the signal would end it, and it reads the files anyway
+            self.send(signal.SIGHUP)
 
     def _ended_well(self, status: int) -> bool:
         """Also true of a node that was stopped by a signal before it was ready: it had nothing to drain."""

@@ -19,6 +19,7 @@ from app.cluster.opening import Routing
 from app.cluster.reconcile import Reconciler
 from app.config.settings import Settings
 from app.metrics import Metrics
+from app.node.certificate_files import CertificateFiles
 from app.node.parts.credentials import Credentials, flush_for_ever, open_credentials
 from app.node.parts.membership import LAST_WORDS_S, Membership, join, node_leaves
 from app.node.parts.opening import Opening
@@ -115,8 +116,11 @@ class Gateway:
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncIterator[Gateway]:
-    """Opens a node on a migrated database, under a new id unless there is a `node_id`.
+async def open_gateway(
+    settings: Settings, node_id: str | None = None, certificate: CertificateFiles | None = None
+) -> AsyncIterator[Gateway]:
+    """Opens a node on a migrated database, under a new id unless there is a `node_id`. What is wrong with the
+    `certificate` is among what is wrong with the node.
 
     Raises:
         GatewayError: something that is needed does not work; nothing stays open.
@@ -125,7 +129,7 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         node_id = node_id or new_node_id(settings.node_name)
         metrics = Metrics(__version__, settings.metrics_per_backend)
         tracer = open_tracing(stack, settings, metrics, node_id)  # closed last: what ends has spans too
-        opening = Opening.of_node(stack, settings, metrics, node_id, tracer)
+        opening = Opening.of_node(stack, settings, metrics, node_id, tracer, certificate)
         records = await open_records(opening)
         credentials = await open_credentials(opening, records)
         processes = await open_processes(opening, records, credentials)
@@ -152,19 +156,8 @@ async def open_gateway(settings: Settings, node_id: str | None = None) -> AsyncI
         )
         leaves = partial(node_leaves, routes=routes, membership=membership)
         effects = ChangePropagation(local, reconciler, records.trail, routes.routing.notices, leaves)
-        gateway = Gateway(
-            settings,
-            opening.metrics,
-            records,
-            credentials,
-            processes,
-            routes,
-            sessions,
-            membership,
-            effects,
-            Passing(),
-            tracer,
-        )
+        parts = (records, credentials, processes, routes, sessions, membership, effects)
+        gateway = Gateway(settings, metrics, *parts, Passing(), tracer)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         opening.standstill.resolved(opening.standstill.now())  # nothing was owned while it opened

@@ -47,10 +47,11 @@ def take_all(listener: socket.socket) -> list[socket.socket]:
     return taken
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, is_tls: bool) -> str:
     """Its address as a URL."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{shown}:{port}"
 
 
 def from_here(url: str) -> str:
@@ -58,15 +59,16 @@ def from_here(url: str) -> str:
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
-def own_url(settings: Settings, listener: socket.socket) -> str | None:
+def own_url(settings: Settings, listener: socket.socket, *, is_tls: bool) -> str | None:
     """How other nodes reach the listener; None where there are none. Raises SettingsError: NODE_URL must say it."""
     if not is_wildcard(listener.getsockname()[0]):
-        return url_of(listener)
+        return url_of(listener, is_tls=is_tls)
     if settings.redis_url is None:
         return None
+    example = "https://node-1.example.com:8080" if is_tls else "http://10.0.0.5:8080"
     raise SettingsError(
         f"TRUNKLINE_NODE_URL: must be set where TRUNKLINE_REDIS_URL is set and TRUNKLINE_HOST is {settings.host}: "
-        "how other nodes reach this one, like http://10.0.0.5:8080"
+        f"how other nodes reach this one, like {example}"
     )
 
 

@@ -31,14 +31,16 @@ from app import logs
 from app.config.data_directory import say_where_data_is
 from app.config.settings import Settings
 from app.edge.connections import ConnectionLimits, Connections, descriptors_for_connections, free_descriptor
+from app.edge.handshake import Handshake
 from app.edge.uvicorn_protocol import HttpProtocol
 from app.http.client_address import TrustedProxies
 from app.http.scope import BY_NODE, LET_IN
 from app.metrics import Metrics
 from app.node.application import create_app
+from app.node.certificate_files import CertificateFiles, read_certificate
 from app.node.demo import set_up_demo
 from app.node.gateway import Gateway, open_gateway
-from app.node.listeners import from_here, listen, listen_inside, own_url, share_port, take_all, url_of
+from app.node.listeners import BACKLOG, from_here, listen, listen_inside, own_url, share_port, take_all, url_of
 from app.node.stopping import StopProgress, drain_words
 from app.peers.passing import Kind
 from app.routing.routes import new_node_id
@@ -78,6 +80,7 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
     with contextlib.ExitStack() as stack:
         lines = AccessLines(of_every_line)
         stack.callback(lines.close)
+        certificate = read_certificate(settings, node_id)
         if member is None:
             with Progress() as progress:
                 migrate.prepare(settings.database_url, progress.begin)
@@ -86,12 +89,14 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
             migrate.check(settings.database_url)
             listeners = [stack.enter_context(each) for each in (share_port(settings), listen_inside())]
         # Before the gateway opens: it tells other nodes where this one is.
-        settings = replace(settings, node_url=settings.node_url or own_url(settings, listeners[-1]))
+        # Nodes of a fleet speak no TLS with each other: nobody else reaches the second listener.
+        is_tls = certificate is not None and member is None
+        settings = replace(settings, node_url=settings.node_url or own_url(settings, listeners[-1], is_tls=is_tls))
         if member is None:
             say_where_data_is(settings.data_dir)
         _name_the_event_loop()
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        runner.run(_Node(settings, listeners, node_id, lines, member is not None, demo).run())
+        runner.run(_Node(settings, listeners, node_id, lines, certificate, member is not None, demo).run())
     return 0
 
 
@@ -110,13 +115,20 @@ def _is_of_a_node(connection: Any) -> bool:
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handling: it would close the listeners before the drain."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, inside: Callable[..., asyncio.Protocol]
+    ) -> None:
+        """`inside` makes the protocol of the second listener, which other nodes of a fleet use."""
         super().__init__(config)
         self.listening = asyncio.Event()
-        self.connections = connections
+        self.connections, self._inside = connections, inside
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        first, *inside = sockets or []
+        await super().startup([first])
+        for listener in inside:
+            make = self._makers()[1]
+            self.servers.append(await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG))
         self.listening.set()
 
     async def stop_listening(self) -> None:
@@ -124,12 +136,13 @@ class _Server(uvicorn.Server):
 
         Connections in the backlog are accepted first: closing a listener would reset them.
         """
-        listeners = [listener.dup() for server in self.servers for listener in server.sockets]
+        listeners = [server.sockets[0].dup() for server in self.servers]
         for server in self.servers:
             server.close()
         await asyncio.sleep(CLOSED_S)
-        for connection in [each for listener in listeners for each in take_all(listener)]:
-            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        waiting = [(make, take_all(each)) for make, each in zip(self._makers(), listeners, strict=False)]
+        for make, connection in [(make, each) for make, taken in waiting for each in taken]:
+            await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     async def nodes_have_left(self, seconds: float) -> None:
         """Waits until no other node has a connection to this one, or the time is over. They close idle ones when they
@@ -145,9 +158,11 @@ class _Server(uvicorn.Server):
             while self.connections.has_kept:  # noqa: ASYNC110 - once, at the end
                 await anyio.sleep(LOOK_S)
 
-    def _protocol(self) -> asyncio.Protocol:
-        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+    def _makers(self) -> tuple[Callable[[], asyncio.BaseProtocol], ...]:
+        """What makes the protocol of a connection, for each listener."""
+        options = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        first = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return partial(first, **options), partial(self._inside, **options)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_SWEEP == 0:
@@ -167,6 +182,7 @@ class _Node:
     listeners: Sequence[socket.socket]
     node_id: str
     lines: AccessLines
+    certificate: CertificateFiles | None  # None: no TLS
     is_member: bool  # of a fleet
     demo: bool
     asked_to_stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -184,15 +200,18 @@ class _Node:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, progress)
+        if self.certificate is not None:
+            loop.add_signal_handler(signal.SIGHUP, self.certificate.read_again)
         if self.is_member:
             loop.add_reader(LIFELINE, self._answer_parent)
-        async with open_gateway(self.settings, self.node_id) as gateway:
+        async with open_gateway(self.settings, self.node_id, self.certificate) as gateway:
             self.gateway = gateway
             front = create_app(gateway, self.lines)
             connections = _connections(self.settings, gateway.metrics)
+            plain = partial(HttpProtocol, connections=connections)
             config = uvicorn.Config(
                 front,
-                http=cast("type[asyncio.Protocol]", partial(HttpProtocol, connections=connections)),
+                http=cast("type[asyncio.Protocol]", self._over_tls(connections, gateway.metrics) or plain),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -201,18 +220,28 @@ class _Node:
                 server_header=False,
                 timeout_graceful_shutdown=LAST_RESPONSES_S,
             )
-            self.server = server = _Server(config, connections)
+            self.server = server = _Server(config, connections, plain)
             if self.hurry:
                 return
             if self.is_member:
                 await _known(gateway)
             _settle_memory()
             async with anyio.create_task_group() as tasks:
+                if self.certificate is not None:
+                    tasks.start_soon(self.certificate.run)
                 tasks.start_soon(self._drain_when_asked, gateway, server)
                 tasks.start_soon(self._announce, gateway, server)
                 await server.serve(sockets=list(self.listeners))
                 tasks.cancel_scope.cancel()
             self._say_what_was_cut_off(len(gateway.sessions.registry))
+
+    def _over_tls(self, connections: Connections, metrics: Metrics) -> Callable[..., asyncio.BaseProtocol] | None:
+        """The protocol of clients' connections if they are served over TLS."""
+        certificate = self.certificate
+        if certificate is None:
+            return None
+        metrics.tls_certificate_expires.set_function(lambda: certificate.expires_at)
+        return partial(Handshake, http=HttpProtocol, context=lambda: certificate.context, connections=connections)
 
     def _signalled(self, progress: StopProgress) -> None:
         if self.asked_to_stop.is_set():
@@ -292,7 +321,7 @@ class _Node:
             return
         if self.settings.redis_url is not None:
             log.info("node %s is ready; others reach it at %s", self.node_id, self.settings.node_url)
-        url = url_of(self.listeners[0])
+        url = url_of(self.listeners[0], is_tls=self.certificate is not None)
         print(f"listening on {url}", flush=True)
         if self.demo:
             async for text in set_up_demo(gateway, self.settings.public_url or from_here(url)):

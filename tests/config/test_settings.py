@@ -324,3 +324,18 @@ def test_a_secret_key_that_was_lost_is_not_silently_another_one(tmp_path):
 def test_every_setting_has_a_name():
     assert "DATA_DIR" in NAMES
     assert all(name.isupper() for name in NAMES)
+
+
+def test_tls_needs_a_certificate_and_its_key(tmp_path):
+    settings = read(tmp_path, tls_cert="/c.pem", tls_key="/k.pem")
+    assert (settings.tls_cert, settings.tls_key) == (Path("/c.pem"), Path("/k.pem"))
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_TLS_KEY: must be set where TRUNKLINE_TLS_CERT is"):
+        read(tmp_path, tls_cert="/c.pem")
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_TLS_CERT: must be set where TRUNKLINE_TLS_KEY is"):
+        read(tmp_path, tls_key="/k.pem")
+
+
+def test_where_tls_is_served_other_nodes_use_it(tmp_path):
+    read(tmp_path, tls_cert="/c.pem", tls_key="/k.pem", node_url="https://10.0.0.5:8080")
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_NODE_URL: must begin with https://"):
+        read(tmp_path, tls_cert="/c.pem", tls_key="/k.pem", node_url="http://10.0.0.5:8080")

@@ -71,6 +71,7 @@ def test_a_fresh_machine_is_well_and_nothing_is_made(capsys, data_dir):
         "open files",
         "memory",
         "traces",
+        "certificate",
     }
     assert needed | {"spawner", "no_new_privs", "node", "npx", "uvx", "git"} | SANDBOX == set(checks)
     assert all(checks[name]["state"] == "ok" for name in needed - {"open files", "memory"})

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -86,7 +87,7 @@ class Gateway:
     @property
     def host(self) -> str:
         """HOST:PORT."""
-        return self.url.removeprefix("http://")
+        return urlsplit(self.url).netloc
 
     def _wait_until_ready(self) -> str:
         assert self.process.stdout is not None

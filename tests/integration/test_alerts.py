@@ -2,7 +2,9 @@
 
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -10,11 +12,13 @@ import httpx2
 import psutil
 import pytest
 
-from tests.alerting import Judge, judge, lasting, look, names, once, together
+from tests.alerting import QUIET_S, Judge, Scrape, judge, lasting, look, names, once, together
+from tests.certificates import self_signed
 from tests.integration.gateway import ECHO, MISBEHAVE, ROOT, Endpoint, Gateway, running_gateway, until
 from tests.integration.wire import RpcError, Wire, initialize, rpc, wire
 
 HOUR_S = 3600.0 + 600.0
+EXPIRES = "trunkline_tls_certificate_expires_timestamp_seconds"
 
 __all__ = ["judge"]
 
@@ -263,3 +267,23 @@ async def test_a_node_without_a_sandbox_is_named(tmp_path: Path, judge: Judge) -
         alerts = judge(lasting(before, look(gateway), 900))
     weak = {each.label("guarantee") for each in alerts if each.name == "TrunklineSandboxWeak"}
     assert weak == {"files", "network", "processes"}
+
+
+def test_a_certificate_is_not_renewed(
+    tmp_path: Path, start_gateway: Callable[..., Gateway], judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = self_signed(tmp_path, days=30)
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    gateway = start_gateway(TLS_CERT=str(cert), TLS_KEY=str(key))
+
+    def days_later(days: int) -> Scrape:
+        """The time of the series begins at 0, that of certificates does not."""
+        seen, from_then_on = look(gateway), days * 86_400 + time.time() - 2 * QUIET_S
+        ends = {
+            labels: value - from_then_on for labels, value in seen.samples.items() if EXPIRES in dict(labels).values()
+        }
+        assert len(ends) == 1
+        return replace(seen, samples={**seen.samples, **ends})
+
+    assert judge(once(days_later(0), days_later(15), 900)) == set()
+    assert names(judge(once(days_later(0), days_later(17), 900))) == {"TrunklineCertificateExpires"}

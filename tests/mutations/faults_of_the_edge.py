@@ -5,9 +5,83 @@ from tests.mutations.fault import Fault
 HEADS = ("tests/edge/test_edge_protocol.py", "tests/edge/test_edge_protocol_upgrades.py")
 PIPES = ("tests/edge/test_edge_protocol.py",)
 READS = ("tests/edge/test_reading.py",)
+SHAKES = ("tests/edge/test_handshake.py",)
+SEALED = ("tests/edge/test_tls_transport.py",)
+RENEWS = ("tests/node/test_certificate_files.py",)
 PLACES = ("tests/edge/test_connections.py",)
 
 FAULTS_OF_THE_EDGE = (
+    # --- TLS
+    Fault(
+        "a handshake that does not end goes on",
+        "app/edge/handshake.py",
+        "self.give_up(SILENT if self._tls is None else HANDSHAKE_TIMEOUT)",
+        "pass",
+        SHAKES,
+    ),
+    Fault(
+        "handshakes do not take turns",
+        "app/edge/handshake.py",
+        "        self._among.take_turns(self._go_on)",
+        "        self._go_on()",
+        SHAKES,
+    ),
+    Fault(
+        "a connection counts anew after its handshake",
+        "app/edge/edge_protocol.py",
+        "after, self._handshake = self._handshake, None",
+        "after = self._handshake = None",
+        SHAKES,
+    ),
+    Fault(
+        "plain HTTP is taken for a handshake",
+        "app/edge/handshake.py",
+        "if self._arrived[0] != HANDSHAKE_RECORD:",
+        "if False:",
+        SHAKES,
+    ),
+    Fault(
+        "a node that ends leaves handshakes open",
+        "app/edge/handshake.py",
+        '        """The node ends."""\n        self._socket.abort()',
+        '        """The node ends."""',
+        SHAKES,
+    ),
+    Fault(
+        "what strangers send is decrypted at once",
+        "app/edge/tls_transport.py",
+        "if self._is_buffered and nbytes > AT_ONCE_BYTES:",
+        "if False:",
+        SEALED,
+    ),
+    Fault(
+        "the end of a connection looks like a cut",
+        "app/edge/tls_transport.py",
+        "            self._tls.state.unwrap()",
+        "            pass",
+        SEALED,
+    ),
+    Fault(
+        "files are read in the middle of a renewal",
+        "app/node/certificate_files.py",
+        "is_asked or (is_calm and (self._refused or stamp != self._served.stamp))",
+        "is_asked or (self._refused or stamp != self._served.stamp)",
+        RENEWS,
+    ),
+    Fault(
+        "a broken certificate is said again and again",
+        "app/node/certificate_files.py",
+        "if is_asked or self._refused != known:",
+        "if True:",
+        RENEWS,
+    ),
+    Fault(
+        "a key of another certificate is served with",
+        "app/config/certificate.py",
+        "    _check_key(key, found, cert)\n",
+        "",
+        ("tests/config/test_certificate.py",),
+    ),
     # --- what one connection may have us keep
     Fault(
         "a request behind another one is read on",

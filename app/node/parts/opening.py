@@ -6,6 +6,7 @@ from typing import Self
 
 from app.config.settings import Settings
 from app.metrics import Metrics
+from app.node.certificate_files import CertificateFiles
 from app.sessions.idle.parking import Parking
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.standstill import StandstillDetector
@@ -24,11 +25,19 @@ class Opening:
     standstill: StandstillDetector
     parking: Parking
     tracer: Tracer | None = None
+    certificate: CertificateFiles | None = None
 
     @classmethod
     def of_node(
-        cls, stack: AsyncExitStack, settings: Settings, metrics: Metrics, node_id: str, tracer: Tracer | None = None
+        cls,
+        stack: AsyncExitStack,
+        settings: Settings,
+        metrics: Metrics,
+        node_id: str,
+        tracer: Tracer | None = None,
+        certificate: CertificateFiles | None = None,
     ) -> Self:
         """With no sessions yet."""
         standstill = StandstillDetector()
-        return cls(stack, settings, metrics, node_id, OpenSessions(), standstill, Parking(standstill, metrics), tracer)
+        parking = Parking(standstill, metrics)
+        return cls(stack, settings, metrics, node_id, OpenSessions(), standstill, parking, tracer, certificate)

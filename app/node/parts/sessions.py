@@ -91,7 +91,7 @@ async def open_sessions(
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
     parts = (records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting)
-    watching = watch(Watched(opening.node_id, *parts), tallies)
+    watching = watch(Watched(opening.node_id, *parts, opening.certificate), tallies)
     overview = NodeOverview(
         opening.node_id,
         __version__,

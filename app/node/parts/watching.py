@@ -9,6 +9,7 @@ from app.backends.inventory import BackendSnapshot
 from app.limits.lately import Refusals
 from app.limits.overload import Overload
 from app.limits.tallies import Tallies
+from app.node.certificate_files import CertificateFiles
 from app.node.parts.credentials import Credentials
 from app.node.parts.processes import Processes
 from app.node.parts.records import Records
@@ -39,6 +40,7 @@ class Watched:
     sandbox: SandboxView
     latency: Latency | None  # without Redis there is none
     inspecting: Inspecting
+    certificate: CertificateFiles | None  # without TLS there is none
 
 
 def watch(watched: Watched, tallies: Tallies) -> Watching:
@@ -65,6 +67,7 @@ def watch(watched: Watched, tallies: Tallies) -> Watching:
             lambda: signs.of_credentials(uses.new_addresses(), uses.busy()),
             lambda: signs.of_sandbox(watched.sandbox),
             watched.inspecting.problems,
+            lambda: () if watched.certificate is None else watched.certificate.problems(),
         ],
     )
     activity = Activity(tallies, lambda: look(registry.gates, pool.waiting(), supervisor.processes))
