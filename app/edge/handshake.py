@@ -1,7 +1,7 @@
 """Handshake: a connection where the gateway serves TLS, until its handshake is over; then an HTTP protocol has it.
 
 It is counted among all connections from its first byte on, and has a deadline. What arrives is handled in turns with
-other connections, because a signature takes from 0.1 ms up to 5 ms, with an RSA key of 4096 bits.
+other connections, because a signature takes 0.02 ms (P-256) to 4 ms (an RSA key of 4096 bits).
 """
 
 import asyncio
