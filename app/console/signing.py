@@ -90,6 +90,8 @@ class Signing:
             header = await self._session(request, tenant, key)
         except Refused as refused:
             return self._form(to=to, status=refused.status, error=str(refused))
+        if (earlier := await self.who(request)) is not None:  # nobody could sign out of it any more
+            await self._sessions.end(earlier)
         return _redirected(to, header)
 
     async def with_issuer(self, request: Request) -> Response:

@@ -68,7 +68,8 @@ def shown(fleet: Fleet, name: str) -> dict[str, Any]:
 
 
 def test_only_what_was_changed_is_sent(sit_down: Sit, fleet: Fleet) -> None:
-    made = {"env": {"KEEP": "1", "DROP": "2", "CHANGE": "3"}, "limits": {"pids": 32}, "rename": {"a": "b", "c": "d"}}
+    variables = {"KEEP": "1", "DROP": "2", "constructor": "2", "CHANGE": "3"}  # each object has a `constructor`
+    made = {"env": variables, "limits": {"pids": 32}, "rename": {"a": "b", "c": "d"}}
     fleet.gateway.add_backend("acme", "plain", "/bin/cat", [], **made)
     page = sit_down("platform").open("/tenants/acme/backends/plain")
     page.get_by_role("link", name="Settings").click()
@@ -81,13 +82,15 @@ def test_only_what_was_changed_is_sent(sit_down: Sit, fleet: Fleet) -> None:
     page.get_by_label("Processes and threads of one").fill("")
     page.get_by_label("May read besides").fill("/srv/one\n/srv/two")
     page.get_by_label("Other names").fill('{"a": "e"}')
-    kept = [line for line in page.get_by_label("Environment").input_value().splitlines() if "DROP" not in line]
+    lines = page.get_by_label("Environment").input_value().splitlines()
+    kept = [line for line in lines if not line.startswith(("DROP", "constructor"))]
     page.get_by_label("Environment").fill("\n".join(kept).replace("CHANGE=***", "CHANGE=4") + "\nNEW=5")
     with page.expect_request("**/console/-/api/v1/**") as sent:
         page.get_by_role("button", name="Save").click()
     page.wait_for_url("**/backends/plain")
     body = sent.value.post_data_json
-    assert body.pop("env") == {"KEEP": "***", "TEST_MARK": "***", "CHANGE": "4", "NEW": "5", "DROP": None}
+    gone = {"DROP": None, "constructor": None}
+    assert body.pop("env") == {"KEEP": "***", "TEST_MARK": "***", "CHANGE": "4", "NEW": "5", **gone}
     assert body == {
         "warm": "auto", "start": "fork", "recovery": "respawn", "timeouts": {"park_s": 30}, "limits": {"pids": None},
         "sandbox": {"read": ["/srv/one", "/srv/two"]}, "rename": {"a": "e", "c": None},

@@ -50,6 +50,17 @@ ELSEWHERE = (
 )
 
 
+def test_signing_in_again_ends_the_earlier_session(browser: Browser):
+    browser.sign_in(browser.gateway.admin_key)
+    earlier = browser.http.cookies["trunkline-console"]
+    browser.sign_in(browser.gateway.admin_key)
+    assert browser.page().status_code == 200
+    assert browser.http.cookies["trunkline-console"] != earlier
+    with Browser(browser.gateway) as stolen:
+        stolen.http.cookies.set("trunkline-console", earlier)
+        assert stolen.page().status_code == 303
+
+
 @pytest.mark.parametrize("to", ELSEWHERE)
 def test_nobody_is_sent_elsewhere_after_signing_in(browser: Browser, to: str):
     answer = browser.sign_in(browser.gateway.admin_key, to)

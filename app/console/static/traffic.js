@@ -8,6 +8,7 @@ import { rest, wordsOf } from "./rest.js";
 const EVERY_MS = 1000;
 const PAGE = 200;
 const MOST_ROWS = 2000; // older ones leave the page; the file has all that are kept
+const MOST_TEXT = 32 << 20; // characters of payloads: likewise
 const SIDES = { client: ["client → gateway", "gateway → client"], backend: ["gateway → backend", "backend → gateway"] };
 
 const list = document.getElementById("traffic");
@@ -19,6 +20,7 @@ const path = list.dataset.path;
 const rows = new Map(); // by the number of a message: its row
 let after = 0;
 let total = 0;
+let text = 0; // characters of payloads on the page
 
 async function load() {
   for (;;) {
@@ -38,15 +40,22 @@ function show(message) {
   if (row === undefined || row.querySelector(`.${message.side}`).childNodes.length) {
     row = make("li", {}, time(message), make("div", { class: "side client" }), make("div", { class: "side backend" }));
     list.append(row);
-    while (list.childElementCount > MOST_ROWS) {
-      for (const [number, each] of rows) if (each === list.firstElementChild) rows.delete(number);
-      list.firstElementChild.remove();
-    }
   }
   rows.set(message.number, row);
+  row.messages = [...(row.messages ?? []), message];
+  text += message.payload?.length ?? 0;
   row.querySelector(`.${message.side}`).append(...cell(message));
   row.dataset.kind = `${row.dataset.kind ?? ""} ${message.kind} ${message.method === "tools/call" ? "call" : ""}`;
   hide(row);
+  while (list.childElementCount > MOST_ROWS || (text > MOST_TEXT && list.childElementCount > 1)) drop(list.firstElementChild);
+}
+
+function drop(row) {
+  for (const { number, payload } of row.messages) {
+    rows.delete(number);
+    text -= payload?.length ?? 0;
+  }
+  row.remove();
 }
 
 function time(message) {
