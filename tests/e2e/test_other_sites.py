@@ -74,6 +74,7 @@ def test_another_site_changes_and_reads_nothing(sit_down: Sit, fleet: Fleet, els
     rest = f"{fleet.gateway.url}/console/-/api/v1/tenants/acme"
     made = fleet.gateway.api("POST", "/tenants/acme/keys", {"name": f"of {host}", "scopes": ["mcp:connect"]})
     before = fleet.gateway.api("GET", "/tenants/acme/keys")
+    sessions = {each["id"] for each in fleet.gateway.api("GET", "/tenants/acme/sessions")["items"]}
     page = desk.page
     page.goto(f"http://{host}:{elsewhere}/")
     for path, method in (("/keys", "POST"), ("/backends/echo:restart", "POST"), ("", "GET")):
@@ -90,7 +91,7 @@ def test_another_site_changes_and_reads_nothing(sit_down: Sit, fleet: Fleet, els
     expect(page.get_by_role("heading", level=1)).to_contain_text("acme")
     now = fleet.gateway.api("GET", "/tenants/acme/keys")
     assert [each["id"] for each in now["items"]] == [each["id"] for each in before["items"]]
-    assert fleet.gateway.api("GET", "/tenants/acme/sessions")["items"] == []
+    assert {each["id"] for each in fleet.gateway.api("GET", "/tenants/acme/sessions")["items"]} <= sessions
     desk.complaints.clear()  # of what was refused
 
 
