@@ -2,7 +2,8 @@
 
 So what exists is run with forks, or with sessions that are parked. Where the fields mean nothing for a server the
 backend is left as it is; the end of a run says how many there were of each kind, and how often processes were forked
-and sessions woken: a leg in which nothing was has shown nothing.
+and sessions woken: a leg in which nothing was has shown nothing. What tests say follows too quickly for that: with
+`timeouts.park_s=0`, which no administrator can say, a session rests before each of its messages, if it may.
 """
 
 import json
@@ -17,8 +18,48 @@ from typing import Any
 VARIABLES = "BACKENDS_OF_TESTS", "BACKENDS_OF_TESTS_TALLY"  # for the workers of a run, which are its children
 # What they are told they keep in memory, and their tests ask for it again: with `recovery: respawn` it would be lost.
 STATEFUL = frozenset({"ledger.py", "notebook.py", "tasks.py", "toolbox.py", "showcase.py", "turnstile.py"})
-# What a test of these reads, and what it counts instead: how a process was started, how a session was woken.
-COUNTED = ("trunkline_process_starts_total", "trunkline_session_wakes_total", "trunkline_fork_template_failures_total")
+# How processes were started, and what became of sessions that rested.
+COUNTED = (
+    "trunkline_process_starts_total",
+    "trunkline_fork_template_failures_total",
+    "trunkline_session_wakes_total",
+    "trunkline_session_freezes_total",
+    "trunkline_session_thaws_total",
+)
+LEAST_PARK_S = 1.0  # app.admin.schemas.backends
+# Run by gateways of `park_s=0`. A real session is not woken twice within SPACING_S, which is less than it must be idle.
+RESTING = """
+import functools, time
+from app.links import respawning
+from app.sessions.idle.parking import Parking
+from app.sessions.session import Session
+
+respawning.SPACING_S = 0.0
+made = []
+
+
+def noted(init):
+    def noting(self, *given):
+        init(self, *given)
+        made.append(self)
+
+    return noting
+
+
+def rested(method):
+    @functools.wraps(method)
+    def resting(self, *given, **more):
+        if self.spec.timeouts.park_s is not None:
+            made[-1].park(self, time.monotonic())
+        return method(self, *given, **more)
+
+    return resting
+
+
+Parking.__init__ = noted(Parking.__init__)
+for name in ("request", "notify", "respond"):
+    setattr(Session, name, rested(getattr(Session, name)))
+"""
 
 
 @dataclass(frozen=True)
@@ -35,15 +76,24 @@ class BackendDefaults:
         count("not applicable: " + why_not if why_not else "applied")
         if why_not:
             return dict(given)
-        timeouts = {**self.fields.get("timeouts", {}), **given.get("timeouts", {})}
-        found = {**self.fields, **given, **({"timeouts": timeouts} if timeouts else {})}
-        if self.forks:
+        found = {**self.fields, **given}
+        for each in ("timeouts", "sandbox"):
+            if members := {**self.fields.get(each, {}), **given.get(each, {})}:
+                found[each] = members
+        if found.get("timeouts", {}).get("park_s") == 0:
+            found["timeouts"]["park_s"] = LEAST_PARK_S
+        if self.forks and "sandbox" not in self.fields:
             found["sandbox"] = {"mode": "off"}
         return found
 
     @property
     def forks(self) -> bool:
         return self.fields.get("start") in ("fork", "auto")
+
+    @property
+    def first(self) -> str:
+        """Python that each gateway runs before its command."""
+        return RESTING if self.fields.get("timeouts", {}).get("park_s") == 0 else ""
 
     def _why_not(self, argv: Sequence[str], given: Mapping[str, Any]) -> str:
         words = [os.path.basename(each) for each in argv]
@@ -55,12 +105,18 @@ class BackendDefaults:
             if set(given.get("sandbox", {})) - {"write"}:
                 return "the test is about a sandbox"
         if "park_s" in self.fields.get("timeouts", {}):
-            if given.get("recovery", "respawn") != "respawn":
-                return "recovery: end is what the test is about"
-            stateful = STATEFUL.intersection(words)
-            if stateful:
-                return f"{min(stateful)} keeps state"
+            return self._why_not_resting(words, given)
         return ""
+
+    def _why_not_resting(self, words: Sequence[str], given: Mapping[str, Any]) -> str:
+        if self.fields.get("recovery") != "respawn":
+            if given.get("isolation") == "shared":
+                return "processes that sessions share are not frozen"
+            return ""
+        if given.get("recovery", "respawn") != "respawn":
+            return "recovery: end is what the test is about"
+        stateful = STATEFUL.intersection(words)
+        return f"{min(stateful)} keeps state" if stateful else ""
 
 
 def parse(text: str) -> BackendDefaults:

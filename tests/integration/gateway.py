@@ -21,7 +21,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.spawner import tree
-from tests.backend_defaults import announced, count_samples
+from tests.backend_defaults import announced, count, count_samples
 from tests.programs import Program, run_program
 
 LEAST_MARK_OF_TEMPLATES = 1 << 62  # app.spawner.tree.marks
@@ -66,7 +66,8 @@ class Gateway:
         self._log_file = self._open_log()
         where = ("--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir))
         words = ["serve", *where, *self.WORDS]
-        self.process = Program(words, self.environment, stderr=self._log_file, first=self.FIRST)
+        first = f"{self.FIRST}\n{announced().first}"
+        self.process = Program(words, self.environment, stderr=self._log_file, first=first)
         try:
             self.url = self._wait_until_ready()
             self.admin_key: str = admin_key or self._make_admin_key()
@@ -144,6 +145,9 @@ class Gateway:
         if defaults.forks and body.get("start") in ("fork", "auto"):
             for node in self.siblings():  # else the first sessions on each would have processes that are executed
                 node.api("POST", f"/tenants/{tenant}/backends/{name}:check")
+                for each in node.api("GET", f"/tenants/{tenant}/processes?limit=200")["items"]:
+                    if (each["backend"], each["start"]) == (name, "template"):
+                        count(f"template in tier: {each['tier']}")
         return f"{self.url}/t/{tenant}/{name}"
 
     def siblings(self) -> "list[Gateway]":
