@@ -45,6 +45,8 @@ UNREACHABLE = {("legacy", NEW): {"input-required-result-basic-elicitation": {"se
 TOO_SLOW = {
     ("legacy", NEW, "slow-init"): {"server-stateless": {"sep-2575-http-server-no-independent-requests-on-stream"}}
 }
+# In this one the suite waits half a second for what a tool says, also on a machine that is busy: it gets more tries.
+HURRIED, TRIES = "server-stateless", 3
 
 
 class Leg(NamedTuple):
@@ -97,19 +99,29 @@ def run_suite(
         endpoint = among_toolboxes(endpoint)
     if front is not None:
         endpoint = behind(front, endpoint)
-    report = directory / "report.json"
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "CONFORMANCE_SUITE": str(SUITE),
         "CONFORMANCE_NODE": str(_node()),
         "AUTH_HEADER": f"Authorization: Bearer {endpoint.key}",
-        "JSON_OUT": str(report),
     }
     if also is not None:
         environment["ALSO_URL"] = endpoint.mcp.replace(gateway.url, also.url)
-    command = [str(HERE / "run_suite.sh"), endpoint.mcp, str(directory / "work"), leg.revision]
-    printed = _run_to_its_end(command, environment)
+    result, printed = _report(leg, endpoint.mcp, directory, environment)
+    for _ in range(TRIES - 1):
+        if _failed(result).get(HURRIED) == leg.cannot_pass.get(HURRIED):
+            break
+        again, more = _report(leg, endpoint.mcp, directory, {**environment, "SCENARIO": HURRIED})
+        result["scenarios"][HURRIED], printed = again["scenarios"][HURRIED], printed + more
+    return result, printed
+
+
+def _report(leg: Leg, url: str, directory: Path, environment: dict[str, str]) -> tuple[dict[str, Any], str]:
+    report = directory / "report.json"
+    report.unlink(missing_ok=True)
+    command = [str(HERE / "run_suite.sh"), url, str(directory / "work"), leg.revision]
+    printed = _run_to_its_end(command, {**environment, "JSON_OUT": str(report)})
     assert report.exists(), printed
     return json.loads(report.read_text())[leg.revision], printed
 
@@ -137,8 +149,13 @@ def require_score(
 ) -> None:
     scored = {name: each for name, each in result["scenarios"].items() if each["scored"]}
     assert len(scored) == result["scored_total"] == SCENARIOS[leg.revision], printed
-    failed = {name: set(each["failed"]) for name, each in scored.items() if each["fail"]}
-    assert failed == (leg.cannot_pass if cannot_pass is None else cannot_pass), printed
+    assert _failed(result) == (leg.cannot_pass if cannot_pass is None else cannot_pass), printed
+
+
+def _failed(result: dict[str, Any]) -> dict[str, set[str]]:
+    """The checks that failed, by scored scenario."""
+    scenarios = result["scenarios"].items()
+    return {name: set(each["failed"]) for name, each in scenarios if each["scored"] and each["fail"]}
 
 
 @pytest.mark.parametrize(
