@@ -23,10 +23,8 @@ def certificate(cert: Path | None, key: Path | None) -> Check:
         expires_at = load(cert, key).expires_at
     except SettingsError as error:
         return Check(NAME, State.MISSING, str(error), "The gateway does not start with it (docs/operations.md, TLS).")
-    days, detail = (
-        (expires_at - time.time()) / DAY_S,
-        f"{cert}, until {datetime.fromtimestamp(expires_at, UTC):%Y-%m-%d}",
-    )
+    days = (expires_at - time.time()) / DAY_S
+    detail = f"{cert}, until {datetime.fromtimestamp(expires_at, UTC):%Y-%m-%d}"
     if key.stat().st_mode & stat.S_IROTH:
         return Check(NAME, State.OPTIONAL, f"{detail}; everybody on this machine can read {key}", f"chmod o= {key}")
     if days < SOON_DAYS:
