@@ -4,7 +4,7 @@
 
 Runs the other benchmarks one after the other, half an hour in all; nothing else should run on the machine meanwhile.
 `--keep` writes bench/goals.json and the table of docs/performance.md, `--keep --draw` makes the table again from that
-file. What the parts print is kept in $BENCH_HOME/goals.
+file, `--keep --only` replaces parts of it. What the parts print is kept in $BENCH_HOME/goals.
 """
 
 import argparse
@@ -35,7 +35,9 @@ KEPT, PAGE = ROOT / "bench/goals.json", ROOT / "docs/performance.md"
 BEGIN, END = "<!-- scripts/bench --goals: begin -->", "<!-- end of goals -->"
 TIMES = "\N{MULTIPLICATION SIGN} "
 LIMIT_S = 2400.0  # of one part
-SYSTEMS = "bridge,bridge-warm-lazy,bridge-shared,trunkline,trunkline-warm,trunkline-shared,supergateway"
+SYSTEMS = (
+    "bridge,bridge-warm-lazy,bridge-shared,trunkline,trunkline-unconfined,trunkline-warm,trunkline-shared,supergateway"
+)
 FORKED = (
     ("mcp-server-time", ("mcp-server-time==2026.10.19",)),
     ("mcp-server-git", ("mcp-server-git==2026.10.19",)),
@@ -43,6 +45,9 @@ FORKED = (
     ("mcp-server-sqlite", ("mcp-server-sqlite==2025.4.25", "mcp<2")),
     ("mcp-server-calculator", ("mcp-server-calculator==0.2.1", "mcp<2")),
 )
+
+
+Found = dict[str, dict[str, Any]]  # by part: its date, the load before it, its rows
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,12 @@ def _rows_side_by_side(_: str) -> list[Row]:
         at = f"{sessions} sessions"
         rows += [
             row(f"CPU per call (µs), {at}, x the floor", cpu.format(sessions), 1.4),
+            row(
+                "the same, without a sandbox, which the floor has not either, x the floor",
+                cpu.format(sessions),
+                1.4,
+                "trunkline-unconfined",
+            ),
             row("the same, warm, x the floor", cpu.format(sessions), 1.4, "trunkline-warm"),
             row("the same, x supergateway", cpu.format(sessions), 0.2, floor="supergateway"),
             row(
@@ -109,7 +120,9 @@ def _rows_side_by_side(_: str) -> list[Row]:
                 "bridge-shared",
             ),
         ]
-    rows += [row(f"calls/s, {n} sessions, x the floor", rate.format(n), 0.75, is_least=True) for n in (1, 16, 64)]
+    for number in (1, 16, 64):
+        what = f"calls/s, {_sessions(number)}, x the floor"
+        rows.append(row(what, rate.format(number), 0.75, is_least=True))
     rows += [
         row("p50 (ms), 1 session, x the floor", "calls.1.p50_ms", 1.3),
         row("p99 (ms), 64 sessions, x the floor", "calls.64.p99_ms", 1.5),
@@ -120,6 +133,10 @@ def _rows_side_by_side(_: str) -> list[Row]:
         row("1 MB results (CPU ms per MB), x the floor", "bulk.gateway_ms_per_mb", 1.3),
     ]
     return rows
+
+
+def _sessions(number: int | str) -> str:
+    return "1 session" if int(number) == 1 else f"{number} sessions"
 
 
 # --- what has a program of its own
@@ -160,7 +177,7 @@ def _rows_of_forwarding(text: str) -> list[Row]:
     costs = _all(r"cpu_us +local +([\d.]+) +forwarded +([\d.]+) +ratio +([\d.]+)", text)
     return [
         Row(
-            f"forwarded by another node, CPU per call (µs) of both, {count} sessions, x a local one",
+            f"forwarded by another node, CPU per call (µs) of both, {_sessions(count)}, x a local one",
             float(each[3]), "x", 3.0, shown=f"{each[1]} → {each[2]}",
         )
         for count, each in zip(counts, costs, strict=True)
@@ -274,25 +291,20 @@ PARTS = (
 # --- one run
 
 
-def run(parts: list[Part], rounds: int) -> dict[str, Any]:
+def run(parts: list[Part], rounds: int) -> Found:
     OUT.mkdir(parents=True, exist_ok=True)
-    rows, missing, loads = dict[str, list[Row]](), dict[str, str](), [os.getloadavg()[0]]
+    found: Found = {}
     for number, part in enumerate(parts, 1):
-        began = time.monotonic()
+        began, load = time.monotonic(), os.getloadavg()[0]
         print(f"== {part.name} ({number} of {len(parts)})", end="", flush=True, file=sys.stderr)
+        about = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "load_before": round(load, 1)}
         try:
-            rows[part.name] = part.read(_printed(part, rounds))
+            rows, why = part.read(_printed(part, rounds)), ""
         except (ValueError, OSError, subprocess.SubprocessError) as error:
-            missing[part.name] = str(error)
-        print(f": {missing.get(part.name, 'done')}, {time.monotonic() - began:.0f} s", file=sys.stderr)
-        loads.append(os.getloadavg()[0])
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "rounds": rounds,
-        "load": [round(each, 1) for each in loads],
-        "rows": {name: [asdict(each) for each in found] for name, found in rows.items()},
-        "missing": missing,
-    }
+            rows, why = [], str(error)
+        found[part.name] = {**about, "missing": why, "rows": [asdict(each) for each in rows]}
+        print(f": {why or 'done'}, {time.monotonic() - began:.0f} s", file=sys.stderr)
+    return found
 
 
 def _printed(part: Part, rounds: int) -> str:
@@ -308,28 +320,35 @@ def _printed(part: Part, rounds: int) -> str:
     return said
 
 
-def table(found: dict[str, Any]) -> str:
-    rows = [Row(**each) for part in found["rows"].values() for each in part]
+def table(found: Found) -> str:
     lines = ["| | | | target | |", "|---|---|--:|--:|---|"]
-    for each in rows:
+    for each in (Row(**row) for part in found.values() for row in part["rows"]):
         value, target = (
-            f"{TIMES}{number:.3g}" if each.unit == "x" else f"{number:.3g} {each.unit}".rstrip()
+            f"{TIMES}{number:.3g}" if each.unit == "x" else f"{number:,.4g} {each.unit}".rstrip()
             for number in (each.value, each.target)
         )
         bound = f"≥ {target}" if each.is_least else target
         what = each.what.replace(", x ", f", {TIMES}") if each.unit == "x" else each.what
         verdict = "" if each.holds else "**missed**"
         lines.append(f"| {what} | {each.shown} | {value} | {bound} | {verdict} |")
-    lines += [f"| {name} | not measured: {why} | | | **missed** |" for name, why in found["missing"].items()]
+    missing = {name: part["missing"] for name, part in found.items() if part["missing"]}
+    lines += [f"| {name} | not measured: {why} | | | **missed** |" for name, why in missing.items()]
     return "\n".join(lines)
 
 
-def keep(found: dict[str, Any]) -> None:
-    KEPT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+def kept() -> Found:
+    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
+
+
+def keep(found: Found) -> None:
+    """Puts these parts in the place of those that were measured before."""
+    together = kept() | found
+    together = {part.name: together[part.name] for part in PARTS if part.name in together}
+    KEPT.write_text(json.dumps(together, indent=1, ensure_ascii=False) + "\n")
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(together)}\n\n{END}{after}")
 
 
 def main() -> None:
@@ -345,10 +364,8 @@ def main() -> None:
     wanted = options.only.split(",") if options.only else names
     if unknown := set(wanted) - set(names):
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
-    if options.keep and options.only and not options.draw:
-        parser.error("only a whole run is kept")
     parts = [part for part in PARTS if part.name in wanted]
-    found = json.loads(KEPT.read_text()) if options.draw else run(parts, options.rounds)
+    found = kept() if options.draw else run(parts, options.rounds)
     if options.keep:
         keep(found)
     print(table(found))

@@ -6,7 +6,6 @@ the message path, and read settings of their own from the environment.
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -15,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from app.memo import memo
 from app.tracing.spans import Span
 
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
@@ -66,7 +66,7 @@ def _context(trace: bytes, span: bytes, of: Span, *, is_remote: bool) -> SpanCon
     return SpanContext(int(trace, 16), int(span, 16), is_remote, TraceFlags(int(of.flags, 16)), _state(of.state))
 
 
-@lru_cache(maxsize=64)  # a span has up to three contexts, all with the same one
+@memo(64)  # a span has up to three contexts, all with the same one
 def _state(header: bytes) -> TraceState | None:
     """None if it is malformed. TraceState would log that for each context of each span: a client could fill the log."""
     members = [each.strip(" \t") for each in header.decode("ascii").split(",")]

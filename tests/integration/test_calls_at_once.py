@@ -176,13 +176,11 @@ async def test_a_batch_that_does_not_fit_whole_is_refused_before_anything_of_it_
 
         async def ask() -> None:
             response = await rig.session.post(batch(*names))
-            text = response.text
-            answers = (
-                response.json()
-                if text.startswith("[")
-                else [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data: {")]
-            )
-            found.extend(each["id"] for each in answers if "result" in each)
+            # On a busy machine it has become a stream, with one event for each, or one for all.
+            parts = [line.removeprefix("data:").strip() for line in response.text.splitlines()]
+            for part in [json.loads(each) for each in parts if each.startswith(("[", "{"))]:
+                answers = part if isinstance(part, list) else [part]
+                found.extend(each["id"] for each in answers if "result" in each)
 
         tasks.start_soon(ask)
         await until(lambda: rig.in_flight == AT_ONCE + MIN_WAITING, 10)
@@ -191,4 +189,4 @@ async def test_a_batch_that_does_not_fit_whole_is_refused_before_anything_of_it_
             await rig.let_one_go()
         for _ in range(AT_ONCE):
             await rig.let_one_go()
-        await until(lambda: found == names, 10, lambda: found)
+        await until(lambda: found == names, 30, lambda: found)

@@ -57,8 +57,12 @@ class Gate:
 
     async def is_waking(self, count: int = 1) -> list[dict[str, Any]]:
         """Until so many processes wait at the gate."""
-        await until(lambda: len(processes(self.endpoint)) >= count, WITHIN_S)
-        return processes(self.endpoint)
+        await until(lambda: len(self._living()) >= count, WITHIN_S)
+        return self._living()
+
+    def _living(self) -> list[dict[str, Any]]:
+        """Without those that have been given back."""
+        return [each for each in processes(self.endpoint) if each["state"] != "stopping"]
 
 
 def call(token: str, number: int = 7) -> dict[str, Any]:
