@@ -52,17 +52,19 @@ Found = dict[str, dict[str, Any]]  # by part: its date, the load before it, its 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. It holds while it is at most `target`, or at least where `is_least`."""
+    """One figure. It holds while it is at most `target`, or at least where `is_least`; None: it is only shown."""
 
     what: str
     value: float
     unit: str  # "x": a ratio
-    target: float
+    target: float | None
     is_least: bool = False
     shown: str = ""  # what the ratio is of
 
     @property
     def holds(self) -> bool:
+        if self.target is None:
+            return True
         return self.value >= self.target if self.is_least else self.value <= self.target
 
 
@@ -226,7 +228,7 @@ def _rows_of_parking(text: str) -> list[Row]:
     for name in ("cold", "warm"):
         wait = _only(rf"^a call that wakes, {name} +p50 +([\d.]+) ms +p99 +([\d.]+) ms", text)
         shown = f"p50 {wait[1]} ms"
-        rows.append(Row(f"a call that wakes one, {name}, p99", float(wait[2]), "ms", 1000, shown=shown))
+        rows.append(Row(f"a call that wakes one, {name}, p99", float(wait[2]), "ms", None, shown=shown))
     return rows
 
 
@@ -239,7 +241,7 @@ def _rows_of_freezing(text: str) -> list[Row]:
             f"the next call of each of {int(count):,} frozen sessions, p99",
             float(wait[2]),
             "ms",
-            1000,
+            None,
             shown=f"p50 {wait[1]} ms",
         ),
         Row("of these lost", float(lost), "", 0),
@@ -323,17 +325,18 @@ def _printed(part: Part, rounds: int) -> str:
 def table(found: Found) -> str:
     lines = ["| | | | target | |", "|---|---|--:|--:|---|"]
     for each in (Row(**row) for part in found.values() for row in part["rows"]):
-        value, target = (
-            f"{TIMES}{number:.3g}" if each.unit == "x" else f"{number:,.4g} {each.unit}".rstrip()
-            for number in (each.value, each.target)
-        )
-        bound = f"≥ {target}" if each.is_least else target
+        bound = "" if each.target is None else _shown(each.target, each.unit)
+        bound = f"≥ {bound}" if each.is_least else bound
         what = each.what.replace(", x ", f", {TIMES}") if each.unit == "x" else each.what
         verdict = "" if each.holds else "**missed**"
-        lines.append(f"| {what} | {each.shown} | {value} | {bound} | {verdict} |")
+        lines.append(f"| {what} | {each.shown} | {_shown(each.value, each.unit)} | {bound} | {verdict} |")
     missing = {name: part["missing"] for name, part in found.items() if part["missing"]}
     lines += [f"| {name} | not measured: {why} | | | **missed** |" for name, why in missing.items()]
     return "\n".join(lines)
+
+
+def _shown(number: float, unit: str) -> str:
+    return f"{TIMES}{number:.3g}" if unit == "x" else f"{number:,.4g} {unit}".rstrip()
 
 
 def kept() -> Found:
