@@ -187,6 +187,7 @@ async def test_a_batch_that_does_not_fit_whole_is_refused_before_anything_of_it_
         for sent in range(AT_ONCE, 2 + len(names)):
             await rig.has(*["a", "b", *names][:sent])
             await rig.let_one_go()
+        await rig.has("a", "b", *names)
         for _ in range(AT_ONCE):
             await rig.let_one_go()
         await until(lambda: found == names, 30, lambda: found)

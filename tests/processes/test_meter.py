@@ -80,6 +80,10 @@ async def test_frozen_processes_are_looked_at_once_a_minute_and_whenever_somebod
 ) -> None:
     process, _ = await running.start("echo", limits=NO_LIMIT)
     other, _ = await running.start("echo", limits=NO_LIMIT)
+
+    async def nothing(*_: Any) -> None: ...
+
+    monkeypatch.setattr(running.supervisor.meter, "sweep", nothing)
     monkeypatch.setattr(BackendProcess, "is_frozen", property(lambda self: self is process))
     looked: list[set[int]] = []
 
