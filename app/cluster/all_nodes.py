@@ -262,16 +262,15 @@ class AllNodes:
 
     async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]:
         """What is wrong now, the worst first, and the silent nodes."""
-        # One that has lost Redis still answers, and knows why nobody hears of it.
-        lost = [each.node for each in self._lost.lately()] if tenant is None else []
         asked = "problems", list[Problem]
-        told, answers = await at_once(
-            self._gather(*asked, tenant=ALL if tenant is None else tenant), self._ask_others(*asked, lost, tenant=ALL)
-        )
-        found = list(told.rows)
-        if tenant is None:
-            found += of_others(self._own.status(), list(self._peers()), told.silent)
-            found += [*answers.rows, *self._lost.problems(answers.silent)]
+        if tenant is not None:
+            told = await self._gather(*asked, tenant=tenant)
+            return merged_problems(told.rows), told.silent
+        # One that has lost Redis still answers, and knows why nobody hears of it.
+        lost = [each.node for each in self._lost.lately()]
+        told, answers = await at_once(self._gather(*asked, tenant=ALL), self._ask_others(*asked, lost, tenant=ALL))
+        others = of_others(self._own.status(), list(self._peers()), told.silent)
+        found = [*told.rows, *others, *answers.rows, *self._lost.problems(answers.silent)]
         return merged_problems(found), told.silent
 
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None:
