@@ -234,8 +234,8 @@ class AllNodes:
     async def known_inspections(self, tenant: str) -> Gathered[InspectionView]:
         """As `inspections`; those that have lost Redis are asked too, as they may still have some."""
         lost = [each.node for each in self._lost.lately()]
-        found = await self.inspections(tenant)
-        theirs = await self._ask_others("inspections", list[InspectionView], lost, tenant=tenant)
+        others = self._ask_others("inspections", list[InspectionView], lost, tenant=tenant)
+        found, theirs = await at_once(self.inspections(tenant), others)
         return Gathered(views_together([*found.rows, *theirs.rows]), found.silent)
 
     async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
