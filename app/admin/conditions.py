@@ -68,7 +68,7 @@ class IfMatch:
             raise PreconditionFailed from None
 
 
-def _if_match(
+async def _if_match(
     header: Annotated[
         str | None,
         Header(alias="If-Match", max_length=MAX_IF_MATCH, description="Change only what has one of these `ETag`s."),

@@ -102,7 +102,7 @@ class AnsweredOnce:
         return Response(answer["body"], answer["status"], {**answer["headers"], REPLAYED: "true"})
 
 
-def _describe_key(
+async def _describe_key(
     _: Annotated[
         str | None,
         Header(

@@ -77,7 +77,7 @@ class WindowQuery:
         return RunningPage(**dict(page), total=found.total, silent_nodes=list(found.silent))
 
 
-def _page_query(
+async def _page_query(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
     cursor: Annotated[str, Query(max_length=MAX_CURSOR, description="`next_cursor` of the page before.")] = "",
 ) -> PageQuery:
@@ -99,7 +99,7 @@ OfBackend = Annotated[
 ]
 
 
-def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = "") -> WindowQuery:
+async def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = "") -> WindowQuery:
     order = asked.after.partition(":")[0] if ":" in asked.after else "id"
     if asked.after and order != sort and order in SORTS:
         raise wrong_cursor(f"this cursor is for another order; send it with sort={order}")

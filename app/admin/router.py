@@ -55,5 +55,5 @@ def build_router() -> APIRouter:
     return router
 
 
-def _describe_tenant(tenant: Annotated[str, Path(description="The tenant's name.")]) -> None:
+async def _describe_tenant(tenant: Annotated[str, Path(description="The tenant's name.")]) -> None:
     """Only for OpenAPI: `admin.context` reads the tenant from the path."""

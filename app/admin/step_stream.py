@@ -39,12 +39,17 @@ def wants_steps(request: Request) -> bool:
 
 
 class StepStream(Response, Generic[A]):
-    """`checking` surrounds the check; what it raises at first is answered like any refusal. If the client leaves, the
-    check is cancelled."""
+    """`checking` surrounds the check; what it raises at first is answered like any refusal. If the client leaves, or
+    `require_still` raises a GatewayError before an event, the check is cancelled."""
 
-    def __init__(self, request: Request, checking: AbstractAsyncContextManager[Check[A]]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        checking: AbstractAsyncContextManager[Check[A]],
+        require_still: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__()
-        self._request, self._checking = request, checking
+        self._request, self._checking, self._require_still = request, checking, require_still
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._checking as check, anyio.create_task_group() as tasks:
@@ -59,9 +64,23 @@ class StepStream(Response, Generic[A]):
             await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": headers})
             with heard:
                 while (event := await _next(heard)) is not None:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+                    refusal = await self._refusal()
+                    await send({"type": "http.response.body", "body": refusal or event, "more_body": True})
+                    if refusal:
+                        break
+                await send({"type": "http.response.body", "body": b""})
             tasks.cancel_scope.cancel()
+
+    async def _refusal(self) -> bytes:
+        """The last event of one who may not know the steps any more; else nothing."""
+        try:
+            await self._require_still()
+        except GatewayError as error:
+            return self._problem(error)
+        return b""
+
+    def _problem(self, error: GatewayError) -> bytes:
+        return _event("problem", bytes(problem_of(self._request, error).body))
 
     async def _work(self, check: Check[A], events: MemoryObjectSendStream[bytes]) -> None:
         def told(step: Begun | Step) -> None:
@@ -73,7 +92,7 @@ class StepStream(Response, Generic[A]):
                 answer = await check(Steps(told))
                 last = _event("result", answer.model_dump_json().encode())
             except GatewayError as error:
-                last = _event("problem", bytes(problem_of(self._request, error).body))
+                last = self._problem(error)
             await events.send(last)
 
 

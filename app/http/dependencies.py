@@ -70,4 +70,8 @@ def authenticated_principal(request: Request) -> Principal:
     return cast(Principal, request.scope[PRINCIPAL])
 
 
-CurrentPrincipal = Annotated[Principal, Depends(authenticated_principal)]
+async def _current_principal(request: Request) -> Principal:
+    return authenticated_principal(request)
+
+
+CurrentPrincipal = Annotated[Principal, Depends(_current_principal)]

@@ -37,6 +37,8 @@ class TenantGate:
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
         self.in_flight = self.remote_in_flight = 0
+        self.steps = 0  # of recipes, which are in flight too
+        self.begun = 0  # calls of the sessions that are open, since they were opened
         self.resting = Counter[Rest]()  # of the sessions
         self.bucket: TokenBucket | None = None
         self.configure(limits)
@@ -71,9 +73,10 @@ class TenantGate:
         self.sessions += 1
         self._per_principal[identity] += 1
 
-    def close_session(self, identity: Identity) -> None:
-        """Undoes `open_session`."""
+    def close_session(self, identity: Identity, begun: int = 0) -> None:
+        """Undoes `open_session`, and forgets the calls that the session has begun."""
         self.sessions -= 1
+        self.begun -= begun
         self._per_principal[identity] -= 1
         if not self._per_principal[identity]:
             del self._per_principal[identity]
@@ -121,6 +124,25 @@ class TenantGate:
         wait_s = 0.0 if self.bucket is None else self.bucket.wait_for(messages, now)
         if wait_s:
             raise self._too_fast(wait_s)
+
+    @property
+    def calls(self) -> int:
+        """Of clients, in flight."""
+        return self.in_flight - self.steps
+
+    def begin_step(self, now: float) -> None:
+        """Counts a call that a recipe makes until `end_step`. Raises as `begin_call`."""
+        self.begin_call(now)
+        self.steps += 1
+
+    def end_step(self) -> None:
+        """Undoes `begin_step`."""
+        self.end_call()
+        self.steps -= 1
+
+    def call_sent(self) -> None:
+        """Counts a call of an open session in `begun`, until that is closed."""
+        self.begun += 1
 
     def end_call(self) -> None:
         """Undoes `begin_call`."""

@@ -6,12 +6,34 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from app.storage.engine import Database
 from app.storage.tables import api_keys, backends, catalog
 
 MOST = 200  # rows of each kind
+
+# Each look at an overview asks: made once.
+_KEYS = (
+    select(api_keys.c.tenant, api_keys.c.id, api_keys.c.name, api_keys.c.expires_at)
+    .where(
+        api_keys.c.expires_at > bindparam("now"),
+        api_keys.c.expires_at <= bindparam("until"),
+        api_keys.c.revoked_at.is_(None),
+        api_keys.c.last_used_at.is_not(None),
+    )
+    .order_by(api_keys.c.expires_at)
+    .limit(MOST)
+)
+_KEYS_OF_TENANT = _KEYS.where(api_keys.c.tenant == bindparam("tenant"))
+_TOOLS = (
+    select(catalog.c.tenant, catalog.c.backend, backends.c.pin, catalog.c.pins, catalog.c.changed_at)
+    .join(backends, (backends.c.tenant == catalog.c.tenant) & (backends.c.name == catalog.c.backend))
+    .where(backends.c.pin != "off", backends.c.enabled)
+    .order_by(catalog.c.changed_at.desc())
+    .limit(MOST)
+)
+_TOOLS_OF_TENANT = _TOOLS.where(catalog.c.tenant == bindparam("tenant"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +65,15 @@ class DueRepository:
 
     async def keys(self, tenant: str | None, now: datetime, until: datetime) -> Sequence[ExpiringKey]:
         """The keys that expire between, the first first. Keys that were never used are left out."""
-        columns = api_keys.c.tenant, api_keys.c.id, api_keys.c.name, api_keys.c.expires_at
-        query = select(*columns).where(
-            api_keys.c.expires_at > now,
-            api_keys.c.expires_at <= until,
-            api_keys.c.revoked_at.is_(None),
-            api_keys.c.last_used_at.is_not(None),
-        )
-        if tenant is not None:
-            query = query.where(api_keys.c.tenant == tenant)
-        rows = await self._database.rows(query.order_by(api_keys.c.expires_at).limit(MOST))
+        query, values = (_KEYS, {}) if tenant is None else (_KEYS_OF_TENANT, {"tenant": tenant})
+        rows = await self._database.rows(query, now=now, until=until, **values)
         return [ExpiringKey(row.tenant, row.id, row.name, row.expires_at) for row in rows]
 
     async def tools(self, tenant: str | None) -> Sequence[WaitingTools]:
         """The backends with pinned tools that have changed, or that nobody has looked at."""
-        same = (backends.c.tenant == catalog.c.tenant) & (backends.c.name == catalog.c.backend)
-        columns = catalog.c.tenant, catalog.c.backend, backends.c.pin, catalog.c.pins, catalog.c.changed_at
-        query = select(*columns).join(backends, same).where(backends.c.pin != "off", backends.c.enabled)
-        if tenant is not None:
-            query = query.where(catalog.c.tenant == tenant)
+        query, values = (_TOOLS, {}) if tenant is None else (_TOOLS_OF_TENANT, {"tenant": tenant})
         found = []
-        for row in await self._database.rows(query.order_by(catalog.c.changed_at.desc()).limit(MOST)):
+        for row in await self._database.rows(query, **values):
             statuses = _waiting(row.pins)
             if statuses:
                 found.append(WaitingTools(row.tenant, row.backend, row.pin, statuses, row.changed_at))

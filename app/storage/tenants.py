@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, bindparam, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import Conflict, NotFound
@@ -15,6 +15,7 @@ from app.storage.engine import Database
 from app.storage.rows import VersionedTable
 from app.storage.tables import backends, tenants
 
+_BY_NAME = select(tenants).where(tenants.c.name == bindparam("name"))  # each request asks: made once
 _LIMITS = frozenset(each.name for each in fields(Limits))
 _VERSIONED = VersionedTable(tenants, ["name"], "tenant", lambda: NotFound("Tenant not found"))
 
@@ -27,7 +28,7 @@ class TenantRepository:
 
     async def get(self, name: str) -> Tenant:
         """Raises NotFound."""
-        row = await self._database.row(select(tenants).where(tenants.c.name == name))
+        row = await self._database.row(_BY_NAME, name=name)
         if row is None:
             raise NotFound("Tenant not found")
         return _tenant(row)

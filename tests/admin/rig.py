@@ -154,9 +154,9 @@ class Node:
         rows = window.first(found, lambda row: row.position(window.sort))
         return Listing(rows, len(found), self.silent)
 
-    async def activity(self, tenant: str | None, node: str) -> Shown | None:
+    async def activity(self, tenant: str | None, node: str, steps: int) -> Shown | None:
         told = NodeActivity("n1", 0, 180, self.did.get(tenant, []), 8 << 30)
-        return together([told], self.silent) if node in ("", "n1") else None
+        return together([told], self.silent, steps) if node in ("", "n1") else None
 
     async def calls(self, tenant, window):
         return Listing([], 0)
@@ -223,7 +223,7 @@ class Node:
         found = self.looked.find(tenant, inspection)
         return None if found is None else Seen(view_of(found, "n1"), list(found.after(after))[:limit])
 
-    async def close_inspection(self, tenant: str, inspection: str) -> bool:
+    async def close_inspection(self, tenant: str, inspection: str, *, has_parts: bool = False) -> bool:
         ended = self.looked.end_where(
             lambda each: (each.about.tenant, each.about.id) == (tenant, inspection), AT.timestamp(), "closed"
         )

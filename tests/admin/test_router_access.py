@@ -46,7 +46,7 @@ def address(path: str, tenant: str, **objects: str) -> str:
     return path.format(**{**UNKNOWN, **objects}, tenant=tenant)
 
 
-def _away(*_: object) -> None:
+def _away(*_: object, **__: object) -> None:
     raise StorageUnavailable
 
 
@@ -164,8 +164,8 @@ async def test_a_database_that_is_away_is_503_and_nothing_happens(untouched, met
         if credential == untouched.root:
             await untouched.ask("GET", "/api/v1/nodes")  # who is known already gets past the door
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "read", _away)
-            patch.setattr(Database, "write", _away)
+            for way in ("read", "write", "rows", "row"):
+                patch.setattr(Database, way, _away)
             answer = await untouched.ask(method, address(path, tenant_of(path)), {"name": "x"}, key=credential)
         assert answer.status_code in ((503, 422) if credential == untouched.root else (503,))
         if answer.status_code == 503:

@@ -5,15 +5,21 @@ import json
 import pkgutil
 import re
 import shlex
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from pathlib import Path
 from string import Template
+from typing import Any
+
+import pytest
+from fastapi.dependencies.models import Dependant
 
 import app
 from app.admin import resources
 from app.admin.idempotency import ONCE
 from app.admin.route import AdminRoute
-from app.admin.router import PREFIX
+from app.admin.router import PREFIX, _describe_tenant
 from app.inspections.message import InspectedMessage
 from tests.admin.rig import shared_api
 from tests.protocol.toolset.offers import offer, tool
@@ -70,14 +76,34 @@ def test_the_guide_has_a_command_for_every_route():
             assert any(m == method and form.fullmatch(p) for m, p in found), (method, path)
 
 
-def test_every_route_authenticates_first_and_every_post_can_be_repeated():
+@pytest.fixture(scope="module")
+def routes() -> list[AdminRoute]:
     found = pkgutil.walk_packages(resources.__path__, "app.admin.resources.")
     modules = [importlib.import_module(each.name) for each in found]
     routes = [route for module in modules if hasattr(module, "router") for route in module.router.routes]
     assert len(routes) >= len({path for _, path in ROUTES}) / 2
+    return routes
+
+
+def test_every_route_authenticates_first_and_every_post_can_be_repeated(routes):
     for route in routes:
         assert isinstance(route, AdminRoute), route
         assert ("POST" in (route.methods or ())) is (ONCE in route.dependencies), route.path
+
+
+def test_nothing_of_a_route_runs_in_a_thread(routes):
+    """FastAPI calls plain functions in one, which costs more than most of them do."""
+
+    def of(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
+        yield dependant.call
+        for each in dependant.dependencies:
+            yield from of(each)
+
+    called = {call for route in routes for call in of(route.dependant)}
+    assert len(called) > len(routes)
+    threads = {call for call in called if not (iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__))}
+    assert threads == set()
+    assert iscoroutinefunction(_describe_tenant)
 
 
 APPROVED = {"status": "approved", "fingerprint": "x", "reasons": [], "refusal": ""}

@@ -52,6 +52,28 @@ def test_calls_in_flight_are_counted_exactly() -> None:
     one.begin_call(0.0)
 
 
+def test_steps_of_recipes_take_places_and_are_no_calls_of_clients() -> None:
+    one = gate(in_flight=2)
+    one.begin_call(0.0)
+    one.begin_step(0.0)
+    with pytest.raises(QuotaExceeded):
+        one.begin_step(0.0)
+    assert (one.calls, one.in_flight) == (1, 2)
+    one.end_step()
+    one.end_call()
+    assert (one.calls, one.in_flight) == (0, 0)
+
+
+def test_calls_are_those_of_the_sessions_that_are_open() -> None:
+    one = gate()
+    for identity in (ALICE, BOB):
+        one.open_session(identity)
+    for _ in range(3):
+        one.call_sent()
+    one.close_session(ALICE, begun=2)
+    assert one.begun == 1
+
+
 def test_a_call_that_comes_too_fast_takes_no_place() -> None:
     one = gate(requests_per_second=1.0, burst=1, in_flight=5)
     start = time.monotonic()

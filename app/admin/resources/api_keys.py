@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.api_keys import DEFAULT_KEY_LIFE, MAX_KEY_LIFE, KeyAnswer, KeyBody, KeyPatch, NewKeyAnswer
 from app.admin.schemas.fields import SILENT, Answer
 from app.admin.switches import Switch, switched
@@ -24,7 +24,7 @@ from app.domain import KEY_ISSUER, ApiKey, Scope
 from app.errors import Conflict, Disabled, Forbidden, NotFound
 from app.http.problems import responses
 
-router = APIRouter(route_class=AdminRoute, tags=["keys"])
+router = ResourceRouter(tags=["keys"])
 
 MAX_SHOWN = 200  # addresses, of all nodes
 

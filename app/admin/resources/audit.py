@@ -4,13 +4,13 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.admin.context import Access, MayAudit, Platform
 from app.admin.paging import AskedPage, Page, PageQuery, wrong_cursor
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import one_line
 from app.domain import NAME_PATTERN
 from app.http.problems import responses
@@ -18,7 +18,7 @@ from app.storage.audit import AuditEntry, Which
 
 MAX_ID = 2**63 - 1
 
-router = APIRouter(route_class=AdminRoute, tags=["audit"])
+router = ResourceRouter(tags=["audit"])
 
 
 class ActorAnswer(BaseModel):
@@ -78,7 +78,7 @@ _Text = Annotated[str, StringConstraints(max_length=256), _Printable]
 Moment = Annotated[AwareDatetime, BeforeValidator(_no_number), AfterValidator(_moment)]
 
 
-def _which(
+async def _which(
     action: Annotated[_Action | None, Query(description=f"{_LIKE}: `key.revoke`, `backend.*`.")] = None,
     target: Annotated[
         _Text | None,

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field
 
 from app.admin.audit_changes import changes_of_backend
@@ -16,7 +16,7 @@ from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayR
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.schemas.selection import SELECTION, selection_members
@@ -33,7 +33,7 @@ from app.http.problems import responses
 from app.this_node.views import FailureView
 from app.upstreams.sealed_headers import origin_of, sealed
 
-router = APIRouter(route_class=AdminRoute, tags=["backends"])
+router = ResourceRouter(tags=["backends"])
 
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *SELECTION}  # what administrators of a tenant may change
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
@@ -205,7 +205,7 @@ async def check_backend(access: MayManage, backend: BackendName, request: Reques
     """
     checking = _checking(access, await find_backend(access, backend))
     if wants_steps(request):
-        return StepStream(request, checking)
+        return StepStream(request, checking, partial(access.require_still, Scope.TENANT_ADMIN))
     async with checking as check:
         return await check(Steps())
 

@@ -4,13 +4,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, Field, SecretStr
 
 from app.admin.context import Access, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.issuers import IssuerId, find_issuer, sees_all
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Answer, Name, SortedTexts, Strict
 from app.auth.issuer_check import Asked, Checked, FetchedKeys
 from app.auth.tokens import Target
@@ -22,7 +22,7 @@ from app.http.problems import responses
 MAX_SENT = 16_384  # twice the maximum of a token, so that a check can say that it is too long
 MAX_BACKENDS = 100
 
-router = APIRouter(route_class=AdminRoute, tags=["issuers"])
+router = ResourceRouter(tags=["issuers"])
 
 
 class IssuerCheckBody(Strict):

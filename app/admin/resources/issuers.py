@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 import anyio
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from app.admin.audit_changes import changes_of_issuer
 from app.admin.conditions import AskedState, tagged
@@ -14,7 +14,7 @@ from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, IssuerPatch
 from app.auth.outbound import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke
@@ -24,7 +24,7 @@ from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.problems import responses
 from app.storage.audit_act import Act
 
-router = APIRouter(route_class=AdminRoute, tags=["issuers"])
+router = ResourceRouter(tags=["issuers"])
 
 IssuerId = Annotated[str, Path(description="The issuer's id, as in the answer to POST.")]
 

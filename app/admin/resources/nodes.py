@@ -2,15 +2,14 @@
 
 from datetime import datetime
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from app.admin.context import Platform
 from app.admin.paging import AskedPage, AskedWindow, Page, RunningPage
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Answer, UseMembers
 
-router = APIRouter(route_class=AdminRoute, tags=["nodes"])
+router = ResourceRouter(tags=["nodes"])
 
 
 class NodeLoadAnswer(Answer):

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SwitchPatch, one_line
 from app.admin.switches import Switch, switched
 from app.auth.policy import is_platform_admin
@@ -25,7 +25,7 @@ from app.errors import Conflict, Disabled, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.storage.access.switches import PrincipalOff, principal_id
 
-router = APIRouter(route_class=AdminRoute, tags=["principals"])
+router = ResourceRouter(tags=["principals"])
 
 _ON = Switch(True, "")
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import MayManage, MayReadOfAll
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedWindow, RunningPage
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import UseMembers
 from app.errors import NotFound, nodes_unavailable
 from app.http.problems import responses
@@ -19,7 +19,7 @@ from app.this_node.listing import Window
 DEFAULT_LINES = 100
 MAX_LINES = 1000
 
-router = APIRouter(route_class=AdminRoute, tags=["processes"])
+router = ResourceRouter(tags=["processes"])
 
 ProcessId = Annotated[str, Path(description="The process's id as the list shows it; not its pid.")]
 OneProcess = Annotated[str, Query(max_length=64, description="Only the one with this id.")]

@@ -3,17 +3,17 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 
 from app.admin.context import MayManage, MayReadOfAll
 from app.admin.paging import AskedWindow, RunningPage
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import UseMembers
 from app.errors import SessionNotFound, nodes_unavailable
 from app.this_node.listing import Window
 
-router = APIRouter(route_class=AdminRoute, tags=["sessions"])
+router = ResourceRouter(tags=["sessions"])
 
 SessionId = Annotated[str, Path(description="The session's id in the list, not the one that its client sends.")]
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import get_args
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayPerhapsManage, MayRead, MayRegister, Platform
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
 from app.admin.switches import Switch, switched
 from app.auth.policy import is_platform_admin
@@ -18,7 +18,7 @@ from app.domain import DEFAULT_TENANT, InspectionMode, Limits, Scope, Tenant
 from app.errors import Conflict, Forbidden
 from app.http.problems import responses
 
-router = APIRouter(route_class=AdminRoute, tags=["tenants"])
+router = ResourceRouter(tags=["tenants"])
 
 
 @router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))

@@ -274,6 +274,31 @@ async def test_a_key_that_is_revoked_during_a_check_gets_no_result(rig, monkeypa
     assert "tools" not in problem
 
 
+async def test_a_key_that_is_revoked_during_a_check_hears_of_no_further_step_and_the_check_ends(rig, monkeypatch):
+    key, ended = await rig.key("acme", "tenant:admin"), anyio.Event()
+
+    async def revoked_meanwhile(spec: Any, limits: Any, steps: Any) -> CheckResult:
+        steps.begin("start")
+        await anyio.wait_all_tasks_blocked()
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
+        steps.took("start", 0.1)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    monkeypatch.setattr(rig.node, "check", revoked_meanwhile)
+    with anyio.fail_after(10):
+        headers = {"Accept": "text/event-stream"}
+        answer = await rig.ask("POST", TENANT + "/backends/echo:check", key=key, headers=headers)
+    found = events_in(answer.text)
+    assert [(kind, each.get("step"), each.get("status")) for kind, each in found] == [
+        ("begun", "start", None), ("problem", None, 401),
+    ]  # fmt: skip
+    assert ended.is_set()
+
+
 async def test_who_leaves_the_stream_of_a_check_ends_it(rig, monkeypatch):
     """And the next one is not refused."""
     begun, ended = anyio.Event(), anyio.Event()

@@ -4,21 +4,24 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import Access, MayRead, Platform
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SILENT
 from app.errors import NotFound
 from app.http.problems import responses
 from app.limits.tenant_budgets import MIB
 from app.this_node.activity import STEP_S, STEPS, Moment, Shown, added, quantile
 
-router = APIRouter(route_class=AdminRoute, tags=["activity"])
+router = ResourceRouter(tags=["activity"])
 
 OfNode = Annotated[
     str, Query(max_length=100, description="Only of the node with this id; without it, of all nodes together.")
+]
+LastSteps = Annotated[
+    int, Query(ge=1, le=STEPS, description="Only so many of the last steps, for a client that has the others.")
 ]
 TenantName = Annotated[str, Path(description="The tenant's name.")]
 _T = TypeVar("_T")
@@ -52,22 +55,24 @@ class ActivityAnswer(BaseModel):
 
 
 @router.get("/activity", responses=responses(404))
-async def read_activity(access: Platform, node: OfNode = "") -> ActivityAnswer:
+async def read_activity(access: Platform, node: OfNode = "", steps: LastSteps = STEPS) -> ActivityAnswer:
     """What went on during the last quarter of an hour, of all tenants together."""
-    shown = await _of(access, None, node)
+    shown = await _of(access, None, node, steps)
     return _answer(shown, shown.memory_limit_bytes or None)
 
 
 @router.get("/tenants/{tenant}/activity", responses=responses(404))
-async def read_activity_of_tenant(access: MayRead, tenant: TenantName, node: OfNode = "") -> ActivityAnswer:
+async def read_activity_of_tenant(
+    access: MayRead, tenant: TenantName, node: OfNode = "", steps: LastSteps = STEPS
+) -> ActivityAnswer:
     """What went on during the last quarter of an hour, of one tenant."""
-    shown = await _of(access, tenant, node)
+    shown = await _of(access, tenant, node, steps)
     memory_mb = (await access.admin.tenants.get(tenant)).limits.memory_mb
     return _answer(shown, None if memory_mb is None else memory_mb * MIB)
 
 
-async def _of(access: Access, tenant: str | None, node: str) -> Shown:
-    shown = await access.admin.node.activity(tenant, node)
+async def _of(access: Access, tenant: str | None, node: str, steps: int) -> Shown:
+    shown = await access.admin.node.activity(tenant, node, steps)
     if shown is None:
         raise NotFound("Node not found")
     return shown
@@ -80,7 +85,7 @@ def _answer(shown: Shown, memory_limit_bytes: int | None) -> ActivityAnswer:
         return [None if each is None else value(each) for each in moments]
 
     return ActivityAnswer(
-        since=until - timedelta(seconds=STEP_S * STEPS),
+        since=until - timedelta(seconds=STEP_S * len(moments)),
         until=until,
         step_s=STEP_S,
         sessions=column(lambda each: each.sessions),

@@ -5,18 +5,18 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import MayRead
 from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
 from app.admin.resources.audit import Moment
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SILENT, Answer
 from app.calls.query import CallGroup, GroupBy
 from app.this_node.listing import CallWindow
 
-router = APIRouter(route_class=AdminRoute, tags=["calls"])
+router = ResourceRouter(tags=["calls"])
 
 Words = Annotated[str, Query(max_length=256)]
 
@@ -72,7 +72,7 @@ class CallGroupsAnswer(BaseModel):
     silent_nodes: list[str] = Field(description=SILENT)
 
 
-def _window(  # noqa: PLR0913 - each is a parameter of the query
+async def _window(  # noqa: PLR0913 - each is a parameter of the query
     asked: AskedPage,
     backend: OfBackend = "",
     method: Words = "",

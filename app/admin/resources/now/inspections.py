@@ -1,5 +1,6 @@
 """…/inspections, of one tenant: the messages of sessions, for an administrator who says why."""
 
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -9,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 import anyio
 import msgspec
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -18,7 +19,7 @@ from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, RunningPage
 from app.admin.resources.backends import find_backend
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import MAX_REASON, SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
 from app.domain import Scope
@@ -35,16 +36,17 @@ from app.http.problems import responses
 from app.inspections.inspection import Ending
 from app.inspections.message import Direction, InspectedMessage, Kind, Side
 from app.storage.audit import Which
-from app.this_node.inspection_views import InspectionAsked, InspectionView, Seen, moment
+from app.this_node.inspection_views import OF_MANY, InspectionAsked, InspectionView, Seen, moment
 from app.this_node.listing import Window, newest_first
 
 MAX_MINUTES = 60
 MAX_MESSAGES = 500
 PAGE_OF_FILE = 500
-MAX_ID = 64
+ID_BYTES = 8
 GIVE_UP_S = 5.0
+_is_id = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}", re.ASCII).fullmatch
 
-router = APIRouter(route_class=AdminRoute, tags=["inspections"])
+router = ResourceRouter(tags=["inspections"])
 
 InspectionId = Annotated[str, Path(description="The inspection's id.")]
 
@@ -163,7 +165,7 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
     what = await _object(access, body)
     tenant, issuer, subject = access.principal.identity
     asked = InspectionAsked(
-        id=secrets.token_hex(8),
+        id=secrets.token_hex(ID_BYTES),
         session=body.session or "",
         backend=body.backend or "",
         payloads=body.payloads,
@@ -200,13 +202,16 @@ async def get_inspection(access: MayRead, inspection: InspectionId) -> Inspectio
 
 @router.delete("/inspections/{inspection}", status_code=204)
 async def close_inspection(access: MayManage, inspection: InspectionId) -> None:
-    """Ends an inspection, and removes what it has seen; of one that is over, what can still be read."""
+    """Ends an inspection, and removes what it has seen; of one that is over, what can still be read. With 503 a node
+    that may have a part of it did not answer, and goes on: send it again."""
     view = (await seen(access, inspection, 0, 0)).view
     is_over = view.ended_at is not None
     if is_over and not view.kept:
         raise await _not_found(access, inspection)
     await access.admin.audit.append(access.act("inspection.close", f"inspections/{inspection}", "closed"))
-    if not await access.admin.node.close_inspection(access.tenant, inspection) and not is_over:
+    has_parts = not view.about.session
+    closed = await access.admin.node.close_inspection(access.tenant, inspection, has_parts=has_parts)
+    if not closed and not is_over:
         raise await _not_found(access, inspection)
 
 
@@ -230,11 +235,15 @@ async def list_messages(
     needed = Scope.TENANT_ADMIN if in_full else Scope.TENANT_READ
     if format == "jsonl":
         first = await seen(access, inspection, after, PAGE_OF_FILE)
+        if first.silent:
+            raise nodes_unavailable(first.silent)
+        await access.require_still(needed)
         lines = _lines(access, inspection, first, needed)
         name = f"inspection-{inspection}.jsonl"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         return StreamingResponse(lines, headers=headers, media_type="application/jsonl; charset=utf-8")
     page = await seen(access, inspection, after, limit)
+    await access.require_still(needed)  # they may have passed after it was lost
     return MessagesAnswer(
         inspection=InspectionAnswer.of(page.view),
         items=[MessageAnswer.of(each, in_full=in_full) for each in page.messages],
@@ -244,16 +253,19 @@ async def list_messages(
 
 
 async def _lines(access: Access, inspection: str, page: Seen, needed: Scope) -> AsyncIterator[str]:
-    """All messages that are kept, each as a line, a page at a time; until the inspection is gone, where that happens
-    meanwhile. Any other error breaks the file off, so that nobody takes it for whole. Whoever reads slowly follows the
-    session, so the scope is asked for before each page."""
+    """All messages that are kept, each as a line, a page at a time. Any error breaks the file off, so that nobody takes
+    it for whole; also where the inspection, or the node that has a part of it, is gone before all was read. Whoever
+    reads slowly follows the session, so the scope is asked for before each page."""
+    nodes = set(page.view.nodes)
     while page.messages:
         yield "".join(_as_lines(page, in_full=needed is Scope.TENANT_ADMIN))
-        await access.require_still(needed)
-        try:
-            page = await seen(access, inspection, page.messages[-1].number, PAGE_OF_FILE)
-        except NotFound:
+        last, is_over = page.messages[-1].number, page.view.ended_at is not None
+        if is_over and last >= page.view.last:
             return
+        page = await seen(access, inspection, last, PAGE_OF_FILE)
+        if gone := [*page.silent, *(nodes - set(page.view.nodes))]:
+            raise nodes_unavailable(gone)
+        await access.require_still(needed)
 
 
 def _as_lines(page: Seen, *, in_full: bool) -> Iterator[str]:
@@ -268,7 +280,7 @@ async def _object(access: Access, body: InspectionBody) -> str:
             await find_backend(access, body.backend)
         except BackendNotFound:
             await access.admin.toolsets.find(access.tenant, body.backend)
-        return f"next sessions of {body.backend}"
+        return OF_MANY + body.backend
     assert body.session is not None
     found = await access.admin.node.sessions(access.tenant, Window(only=body.session))
     if not found.rows:
@@ -340,7 +352,7 @@ def _position(view: InspectionView) -> str:
 
 async def _not_found(access: Access, inspection: str) -> NotFound:
     """Of one that was open once the audit trail knows."""
-    named = Which(access.tenant, action="inspection.open", target=f"inspections/{inspection[:MAX_ID].rstrip('*')}")
-    if await access.admin.audit.list(named, limit=1):
+    named = Which(access.tenant, action="inspection.open", target=f"inspections/{inspection}")
+    if _is_id(inspection) and await access.admin.audit.list(named, limit=1):
         return NotFound("Inspection not found: it is over, or its node has ended; what it has seen is gone")
     return NotFound("Inspection not found")

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field
 
 from app.admin.context import Access, MayRead, Platform
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SILENT
 from app.http.problems import responses
 from app.storage.due import ExpiringKey, WaitingTools
@@ -18,7 +18,7 @@ EXPIRES_WITHIN = timedelta(days=14)
 URGENT_WITHIN = timedelta(days=2)
 MAX_SHOWN = 200
 
-router = APIRouter(route_class=AdminRoute, tags=["problems"])
+router = ResourceRouter(tags=["problems"])
 
 TenantName = Annotated[str, Path(description="The tenant's name.")]
 

@@ -5,14 +5,14 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field
 
 from app.admin.context import Access, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import StepAnswer, find_backend
 from app.admin.resources.now.inspections import InspectionId, require_allowed, seen
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.catalog.entries import Entry
 from app.catalog.judging import tools_of, withheld
 from app.domain import BackendSpec, Scope
@@ -27,7 +27,7 @@ MAX_DIGITS = 15
 MAX_NAME = 200  # characters of a tool's name in a refusal
 LOOKED_AHEAD = 500  # messages after the call, among which its answer is looked for
 
-router = APIRouter(route_class=AdminRoute, tags=["inspections"])
+router = ResourceRouter(tags=["inspections"])
 
 
 class DifferenceAnswer(BaseModel):

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 import msgspec
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, Field, StringConstraints
 
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Strict
 from app.catalog.entries import Decision, Entry
 from app.catalog.judging import tools_of
@@ -23,7 +23,7 @@ from app.http.problems import responses
 from app.pins import difference, visible
 from app.storage.tools.approvals import Approval
 
-router = APIRouter(route_class=AdminRoute, tags=["tools"])
+router = ResourceRouter(tags=["tools"])
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 MAX_TOOLS = 5000

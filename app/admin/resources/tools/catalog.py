@@ -6,13 +6,13 @@ from typing import Annotated, Any, Self
 
 import anyio.to_thread
 import msgspec
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from app.admin.context import Access, MayRead
 from app.admin.paging import AskedPage, Page
 from app.admin.resources.tools.toolsets import find_toolset
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.catalog.entries import Entry
 from app.domain import Selection, is_name
 from app.errors import BackendNotFound
@@ -22,7 +22,7 @@ from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.searching import MAX_QUERY
 from app.search.index import MAX_LIMIT
 
-router = APIRouter(route_class=AdminRoute, tags=["catalog"])
+router = ResourceRouter(tags=["catalog"])
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 MAX_SEARCHED = 1000  # backends

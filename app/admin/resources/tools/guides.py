@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
@@ -11,13 +11,13 @@ from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.guides import GuideAnswer, GuideBody, GuidePatch, ListedGuide
 from app.domain import Guide, is_name
 from app.errors import NotFound
 from app.http.problems import responses
 
-router = APIRouter(route_class=AdminRoute, tags=["guides"])
+router = ResourceRouter(tags=["guides"])
 
 GuideName = Annotated[str, Path(description="The guide's name.")]
 

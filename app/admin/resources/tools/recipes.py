@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
@@ -11,7 +11,7 @@ from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.recipes import CheckedRecipe, RecipeAnswer, RecipeBody, RecipePatch
 from app.domain import is_name
 from app.errors import Conflict, InvalidRequest, NotFound
@@ -19,7 +19,7 @@ from app.http.problems import responses
 from app.protocol.recipes.checking import Problem, problems_of
 from app.protocol.recipes.recipe import Recipe
 
-router = APIRouter(route_class=AdminRoute, tags=["recipes"])
+router = ResourceRouter(tags=["recipes"])
 
 RecipeName = Annotated[str, Path(description="The recipe's name.")]
 

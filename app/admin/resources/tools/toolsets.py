@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
@@ -11,7 +11,7 @@ from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.merge_patch import patched
 from app.admin.paging import AskedPage, Page
-from app.admin.route import AdminRoute
+from app.admin.route import ResourceRouter
 from app.admin.schemas.toolsets import MemberStatus, ShownToolset, ToolsetAnswer, ToolsetBody, ToolsetPatch
 from app.admin.switches import Switch, switched
 from app.domain import BackendSpec, is_name
@@ -22,7 +22,7 @@ from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.searching import CALL, FIND
 
-router = APIRouter(route_class=AdminRoute, tags=["toolsets"])
+router = ResourceRouter(tags=["toolsets"])
 
 _COUNTED = ("tools/list", "prompts/list", "resources/list")
 

@@ -40,3 +40,14 @@ async def test_all_tenants_together_are_for_administrators_of_the_platform(rig):
     key = await rig.key("acme", "tenant:admin")
     assert (await rig.ask("GET", "/api/v1/activity", key=key)).status_code == 403
     assert (await rig.ask("GET", PATH, key=await rig.key("acme", "tenant:read"))).is_success
+
+
+async def test_a_client_that_has_the_others_asks_for_the_last_steps(rig):
+    rig.node.did["acme"] = [BUSY]
+    whole, last = (await rig.ask("GET", PATH)).json(), (await rig.ask("GET", PATH + "?steps=6")).json()
+    for name in ("sessions", "p99_s", "waiting"):
+        assert last[name] == whole[name][-6:]
+    assert last["errors"]["timeout"] == whole["errors"]["timeout"][-6:]
+    assert (last["until"], last["since"]) == (whole["until"], "1970-01-01T00:14:30Z")
+    for wrong in ("0", "181", "x"):
+        assert (await rig.ask("GET", f"{PATH}?steps={wrong}")).status_code == 422

@@ -1,11 +1,18 @@
 """…/inspections: who may open one, what it shows to whom, the trail, and the tenant's own word."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
+from app.admin.resources.now import inspections
 from app.admin.resources.now.inspections import PAGE_OF_FILE
+from app.domain import Scope
+from app.errors import GatewayError, NotFound
 from app.inspections.inspections import Inspections
 from app.inspections.message import InspectedMessage
 from app.this_node.inspection_views import Opened
@@ -70,16 +77,82 @@ async def test_a_file_breaks_off_when_its_reader_may_not_read_any_more(rig):
     about, key = await opened(rig), await rig.key("acme", "tenant:admin")
     for number in range(PAGE_OF_FILE + 1):
         say(rig, about["id"], f"text {number}")
-    ask = rig.node.inspected
+    ask, pages = rig.node.inspected, 0
 
     async def revoked_meanwhile(*asked):
-        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
+        nonlocal pages
+        pages += 1
+        if pages == 2:
+            await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
         return await ask(*asked)
 
     rig.node.inspected = revoked_meanwhile
     answer = await rig.ask("GET", f"{PATH}/{about['id']}/messages?format=jsonl", key=key)
     assert len(answer.text.splitlines()) == PAGE_OF_FILE
     assert len((await rig.ask("GET", f"{PATH}/{about['id']}/messages?format=jsonl")).text.splitlines()) > PAGE_OF_FILE
+
+
+@pytest.mark.parametrize("query", ["", "?format=jsonl"])
+async def test_whoever_lost_the_right_while_nodes_were_asked_sees_nothing(rig, query):
+    about, key = await opened(rig), await rig.key("acme", "tenant:admin")
+    say(rig, about["id"], "afterwards")
+    ask = rig.node.inspected
+
+    async def revoked_meanwhile(*asked):
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())
+        return await ask(*asked)
+
+    rig.node.inspected = revoked_meanwhile
+    answer = await rig.ask("GET", f"{PATH}/{about['id']}/messages{query}", key=key)
+    assert answer.status_code == 401
+    assert "afterwards" not in answer.text
+
+
+async def test_a_file_without_a_node_is_refused(rig):
+    about = await opened(rig)
+    ask = rig.node.inspected
+
+    async def silent(*asked):
+        return replace(await ask(*asked), silent=("n9",))
+
+    rig.node.inspected = silent
+    path = f"{PATH}/{about['id']}/messages"
+    assert (await rig.ask("GET", path)).json()["silent_nodes"] == ["n9"]
+    refused = await rig.ask("GET", path + "?format=jsonl")
+    assert (refused.status_code, "n9" in refused.json()["detail"]) == (503, True)
+
+
+def part(numbers: range, *, is_over: bool = False, nodes: tuple[str, ...] = ("n1", "n2"), silent=()) -> Any:
+    view = SimpleNamespace(nodes=nodes, ended_at=datetime.now(UTC) if is_over else None, last=10)
+    return SimpleNamespace(view=view, messages=[SimpleNamespace(number=each) for each in numbers], silent=silent)
+
+
+@pytest.mark.parametrize(("second", "asks"), [
+    (part(range(6, 8), silent=("n2",)), 1), (part(range(6, 8), nodes=("n1",)), 1), (NotFound("gone"), 1),
+])  # fmt: skip
+async def test_a_file_breaks_off_where_a_part_of_it_is_gone(monkeypatch, second, asks):
+    asked, still = [], []
+
+    async def seen(*which):
+        asked.append(which)
+        if isinstance(second, Exception):
+            raise second
+        return second
+
+    async def require_still(scope):
+        still.append(scope)
+
+    monkeypatch.setattr(inspections, "seen", seen)
+    monkeypatch.setattr(inspections, "_as_lines", lambda page, **_: [f"{each.number}\n" for each in page.messages])
+    access: Any = SimpleNamespace(require_still=require_still)
+    lines = inspections._lines(access, "i", part(range(6)), Scope.TENANT_ADMIN)
+    assert await anext(lines) == "".join(f"{number}\n" for number in range(6))
+    with pytest.raises(GatewayError):
+        await anext(lines)
+    assert len(asked) == asks
+    whole = inspections._lines(access, "i", part(range(11), is_over=True), Scope.TENANT_ADMIN)
+    assert len([each async for each in whole]) == 1
+    assert len(asked) == asks  # it has all that there is
 
 
 @pytest.mark.parametrize("body", [
@@ -111,7 +184,7 @@ async def test_one_that_is_over_and_forgotten_is_not_found_and_says_so(rig):
     rig.node.looked = Inspections(8 << 20)  # its node has ended
     gone = await rig.ask("GET", f"{PATH}/{about['id']}/messages")
     assert (gone.status_code, "its node has ended" in gone.json()["detail"]) == (404, True)
-    for id in ("0123456789abcdef", "*"):
+    for id in ("0123456789abcdef", "*", "%00", "%ff", "a" * 100):
         assert (await rig.ask("GET", f"{PATH}/{id}")).json()["detail"] == "Inspection not found"
 
 
