@@ -23,7 +23,7 @@ from app.peers.client import PeerClient, PeerRequest
 from app.peers.credentials import Word
 from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
-from app.this_node.activity import NodeActivity, Shown, together
+from app.this_node.activity import STEPS, NodeActivity, Shown, together
 from app.this_node.inspecting import Inspecting
 from app.this_node.inspection_views import (
     InspectionAsked,
@@ -246,19 +246,24 @@ class AllNodes:
             raise nodes_unavailable(found.silent)
         return seen_together(found.rows, limit, found.silent)
 
-    async def close_inspection(self, tenant: str, inspection: str) -> bool:
-        """Closes an inspection on any node; False if none was open. Raises as `end_session`."""
+    async def close_inspection(self, tenant: str, inspection: str, *, has_parts: bool = False) -> bool:
+        """Closes an inspection on any node; False if none was open. `has_parts`: every node may have one.
+
+        Raises:
+            NodeUnavailable: a node that may have it, or a part of it, did not answer; what others have is closed.
+        """
         told = await self._gather("close_inspection", list[bool], tenant=tenant, inspection=inspection)
-        if not any(told.rows) and told.silent:
+        if told.silent and (has_parts or not any(told.rows)):
             raise nodes_unavailable(told.silent)
         return any(told.rows)
 
-    async def activity(self, tenant: str | None, node: str) -> Shown | None:
-        """The last quarter of an hour of one node, or of all (""); None if there is no such node."""
-        told = await self._gather("activity", list[NodeActivity], node, tenant=ALL if tenant is None else tenant)
+    async def activity(self, tenant: str | None, node: str, steps: int = STEPS) -> Shown | None:
+        """The last quarter of an hour, or its last steps, of one node or of all (""); None if there is no such node."""
+        asked = {"tenant": ALL if tenant is None else tenant, "steps": str(steps)}
+        told = await self._gather("activity", list[NodeActivity], node, **asked)
         if node and not told.rows and not told.silent:
             return None
-        return together(told.rows, told.silent)
+        return together(told.rows, told.silent, steps)
 
     async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]:
         """What is wrong now, the worst first, and the silent nodes."""
@@ -355,7 +360,8 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
         return own.credential_uses((tenant, query.get("issuer", ""), query.get("subject", "")))
     if what in ("activity", "problems"):
         reach = None if tenant == ALL else tenant
-        return [own.activity(reach)] if what == "activity" else own.problems(reach)
+        steps = int(query.get("steps", STEPS))
+        return [own.activity(reach, steps)] if what == "activity" else own.problems(reach)
     if what == "end":
         return [own.end_session(tenant, query.get("session", ""))]
     if what in ("restart", "stderr"):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from app.cluster.periodic import repeat
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act
-from app.this_node.inspection_views import InspectionView
+from app.this_node.inspection_views import ENDS_OF_PARTS, OF_MANY, InspectionView
 from app.this_node.listing import Gathered
 
 EVERY_S = 10.0
@@ -31,6 +31,7 @@ class LostInspections:
         known: Callable[[str], Awaitable[Gathered[InspectionView]]],
     ) -> None:
         self._node, self._others, self._audit, self._known = node, others, audit, known
+        self._after = 0  # the last entry of the last look, where that was full
 
     async def run(self) -> None:
         await repeat(self.look, EVERY_S, "Could not look for inspections whose nodes have died; will retry")
@@ -40,7 +41,11 @@ class LostInspections:
         if any(each < self._node for each in self._others()):
             return
         now = datetime.now(UTC)
-        unended = await self._audit.unanswered(OPENED, ENDED, now - MAX_AGE, now - MIN_AGE, MOST)
+        unended = await self._audit.unanswered(
+            OPENED, ENDED, now - MAX_AGE, now - MIN_AGE, MOST, self._after, of_many=OF_MANY, in_part=ENDS_OF_PARTS
+        )
+        # Those that are open still, or whose nodes are silent, must not keep it from the others.
+        self._after = unended[-1].id if len(unended) == MOST else 0
         for tenant in {each.act.tenant for each in unended}:
             found = await self._known(tenant)
             if found.silent:
@@ -52,6 +57,6 @@ class LostInspections:
 
     async def _write(self, opened: AuditEntry) -> None:
         act = opened.act
-        log.warning("The node of %s of %s has ended without saying so", act.target, act.tenant)
-        detail = "node_lost; its node has ended without saying so"
+        log.warning("The last node with a part of %s of %s has ended without saying so", act.target, act.tenant)
+        detail = "node_lost; no node has a part of it any more, and the last one has not said so"
         await self._audit.append(Act(act.tenant, act.actor, ENDED, act.target, datetime.now(UTC), "", detail))

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.inspections.looking_time import LookingTime
-from app.inspections.masking import Mask
+from app.inspections.masking import MASKED, MIN_VALUE, Mask
 from app.inspections.memory import InspectionMemory
 from app.inspections.message import InspectedMessage, Numbers, Place
 
 Ending = Literal["time", "session_ended", "closed", "revoked", "forbidden", "not_confirmed", "standstill", "shutdown"]
 LEAVES_MESSAGES: frozenset[Ending] = frozenset({"time", "session_ended"})  # after another end nobody may see them
 Identity = tuple[str, str, str]
+MAX_SHOWN = 200  # characters of an id, a method or a name
+MAX_NAME = 4096  # of one that is looked through; a longer one is no name
+MAX_NAMES = 256  # that are remembered with what is shown of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Inspection:
         self.about, self._mask, self._memory, self._secrets_of = about, mask, memory, secrets_of
         self._members = {""}
         self._is_mask_complete = True
+        self._names: dict[str, str] = {}
         self._messages: deque[InspectedMessage] = deque()
         self.bytes = self.dropped = self.seen = self.sessions = self.missed = 0
         self.ended_at: float | None = None
@@ -76,6 +80,29 @@ class Inspection:
 
     # --- from the recorder
 
+    def name(self, name: str, member: str = "") -> str:
+        """A method, or the name of a tool or a resource, as it may be kept."""
+        if member not in self._members:
+            self._meet(member)
+        if (known := self._names.get(name)) is not None:
+            return known
+        shown = self.word(name)
+        if len(name) <= MAX_SHOWN and shown != MASKED:
+            if len(self._names) >= MAX_NAMES:
+                self._names.clear()
+            self._names[name] = shown
+        return shown
+
+    def word(self, word: str) -> str:
+        """What client or server have named something, without secrets, and cut. Masked where there is no time to look
+        for them."""
+        if len(word) < MIN_VALUE:
+            return word
+        if len(word) > MAX_NAME or not self._looking_time.is_left():
+            return MASKED
+        with self._looking_time.using():
+            return self._mask.text(word)[:MAX_SHOWN]
+
     def add(self, message: InspectedMessage, line: bytes) -> None:
         """Keeps a message that has passed; after the end nothing."""
         if not self.is_open:
@@ -98,6 +125,7 @@ class Inspection:
 
     def learn(self, secrets: Iterable[str]) -> None:
         """These are masked too, from now on."""
+        self._names.clear()
         self._mask.learn(secrets)
 
     def met(self, member: str) -> bool:
@@ -110,7 +138,7 @@ class Inspection:
         if values is None:
             self._is_mask_complete = False
         else:
-            self._mask.learn(values)
+            self.learn(values)
 
     # --- for who looks
 

@@ -1,6 +1,8 @@
 """Mask: removes secrets from messages before they are kept. What is removed is nowhere kept, so nobody can show it."""
 
+import math
 import re
+import time
 from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -15,6 +17,9 @@ MIN_VALUE = 6  # characters of a backend's variable or header that is masked whe
 MAX_BYTES = 256 << 10  # of a message that is looked through; of a longer one nothing is kept
 MAX_TEXT = 64 << 10  # characters of a message that are kept
 MAX_DEPTH = 60  # below it everything is masked
+MAX_LOOK_S = 0.25  # of the processor for one message, while which the node does nothing else; longer, nothing is kept
+MAX_VALUES = 4000  # that are looked for, in all their forms; where there are more nothing is kept
+_STRIDE = 256  # values between two looks at the time
 
 _NAMES = re.compile(
     r"(?i)(pass(word|wd|phrase|code)|secret|credential|authori[sz]ation$|cookie|(api|access|private|signing|auth)[-_]?key"
@@ -56,6 +61,10 @@ _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 MAX_LINES = 64  # of one value, each of which is masked by itself
 
 
+class _TooSlow(Exception):
+    """A message takes longer than MAX_LOOK_S."""
+
+
 class Masked(NamedTuple):
     """A message as it is kept. `text` is None where nothing is; `secrets`: how many places were masked."""
 
@@ -68,36 +77,61 @@ class Mask:
     """`values` are secrets themselves: those of the backend's variables and headers."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
+        self._learned = set[str]()
         self._known = set[str]()
         self._values: list[str] = []  # a search for each is faster than one pattern for all
-        self._found = 0
+        self._found, self._until = 0, math.inf
         self.learn(values)
+
+    @property
+    def is_full(self) -> bool:
+        """There are more secrets than can be looked for: nothing may be kept."""
+        return len(self._known) > MAX_VALUES
 
     def learn(self, values: Iterable[str]) -> None:
         """These are secrets too, from now on."""
-        self._known.update(form for value in values for form in _forms(value) if len(form) >= MIN_VALUE)
-        self._values = sorted(self._known, key=len, reverse=True)
+        fresh = set(values) - self._learned
+        for value in fresh:
+            if self.is_full:
+                return
+            self._learned.add(value)
+            self._known.update(form for form in _forms(value) if len(form) >= MIN_VALUE)
+        if fresh:
+            self._values = sorted(self._known, key=len, reverse=True)
 
     def message(self, line: bytes) -> Masked:
         """A message without its secrets, cut to MAX_TEXT."""
-        if len(line) > MAX_BYTES:
+        if len(line) > MAX_BYTES or self.is_full:
             return Masked(None, True, 0)
-        self._found = 0
+        self._found, self._until = 0, time.thread_time() + MAX_LOOK_S
         try:
-            text = msgspec.json.encode(self._cleaned(msgspec.json.decode(line))).decode()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            text = self.text(line.decode("utf-8", "replace"))
+            text = self._message(line)
+        except _TooSlow:
+            return Masked(None, True, 0)
+        finally:
+            self._until = math.inf
         return Masked(text[:MAX_TEXT], len(text) > MAX_TEXT, self._found)
+
+    def _message(self, line: bytes) -> str:
+        try:
+            return msgspec.json.encode(self._cleaned(msgspec.json.decode(line))).decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self.text(line.decode("utf-8", "replace"))
 
     def text(self, text: str) -> str:
         """A text without its secrets."""
         if len(text) < MIN_VALUE:
             return text
+        if self.is_full:
+            return self._masked()
         cleaned = text
-        for value in self._values:
+        for place, value in enumerate(self._values):
+            if not place % _STRIDE:
+                self._look_at_time()
             if value in cleaned:
                 self._found += cleaned.count(value)
                 cleaned = cleaned.replace(value, MASKED)
+        self._look_at_time()
         cleaned = self._put(_SHAPES, MASKED, cleaned)
         cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
         cleaned = self._put(_IN_URL, rf"\g<1>{MASKED}", cleaned)
@@ -105,6 +139,10 @@ class Mask:
         without = without_credentials(cleaned)
         self._found += without != cleaned
         return without
+
+    def _look_at_time(self) -> None:
+        if self._until is not math.inf and time.thread_time() > self._until:
+            raise _TooSlow
 
     def _put(self, pattern: re.Pattern[str], mark: str, text: str) -> str:
         cleaned, times = pattern.subn(mark, text)

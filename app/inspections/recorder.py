@@ -24,7 +24,6 @@ from app.protocol.jsonrpc import (
 )
 
 MAX_OPEN = 256  # requests of a session whose answer is waited for, per kind; the oldest is forgotten first
-MAX_SHOWN = 200  # characters of an id, a method or a name
 
 Key = tuple[str, str, str, bytes]
 Outer = Callable[[bytes], bytes | None]  # the session's id of a call, by that which a bridge has given it
@@ -149,7 +148,8 @@ class Recorder:
             kind: Kind = "error" if message.member == "error" else "result"
             return self._keep(number, side, direction, kind, line, asked=asked, id=message.id, pair=pair, member=member)
         name = string_of((message.params or {}).get(TARGETS.get(message.method, ""))) or ""
-        about = _Asked(number, self._clock(), message.method[:MAX_SHOWN], name[:MAX_SHOWN])
+        method, name = (self._inspection.name(each, member) for each in (message.method, name))
+        about = _Asked(number, self._clock(), method, name)
         if isinstance(message, Request):
             _bounded(self._open)[side, member, direction, message.id] = about
             return self._keep(
@@ -179,7 +179,7 @@ class Recorder:
             direction,
             kind,
             "" if known is None else known.method,
-            id.decode("utf-8", "replace")[:MAX_SHOWN],
+            self._inspection.word(id.decode("utf-8", "replace")),
             "" if known is None else known.tool,
             member,
             len(line),

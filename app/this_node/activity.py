@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -123,10 +124,12 @@ class Activity:
             self._add(tenant, each)
         self._forget(step - STEPS, looked)
 
-    def of(self, tenant: str | None, node: str, memory_limit_bytes: int = 0) -> NodeActivity:
-        """The last steps of a tenant, or of all together."""
+    def of(self, tenant: str | None, node: str, memory_limit_bytes: int = 0, steps: int = STEPS) -> NodeActivity:
+        """The last steps of a tenant, or of all together: as many as `together` needs to show `steps`."""
         key = ALL if tenant is None else tenant
-        kept = [msgspec.msgpack.decode(packed, type=Moment) for _, packed in self._series.get(key, ())]
+        first = self._until - steps - LATE_STEPS
+        last = takewhile(lambda each: each[0] > first, reversed(self._series.get(key, ())))
+        kept = [msgspec.msgpack.decode(packed, type=Moment) for _, packed in last][::-1]
         is_summed = tenant is not None and tenant not in self._series and OTHERS in self._series
         since = max(self._since, self._until - STEPS)
         return NodeActivity(node, since, self._until, kept, memory_limit_bytes, is_summed)

@@ -134,9 +134,12 @@ class Inspecting:
         return view_of(inspection, self._node)
 
     def session_opened(self, session: Session) -> None:
-        """A new session, before anything has passed."""
+        """A new session, before anything has passed; or one that another node has had, perhaps since before."""
         inspection = self._of_backends.get(session.spec.key) if self._of_backends else None
         if inspection is None:
+            return
+        age_s = time.monotonic() - session.opened_at
+        if session.state is SessionState.OPEN and time.time() - age_s < inspection.about.opened_at:
             return
         theirs = self._sessions[inspection.about.id]
         theirs[:] = [each for each in theirs if each.state is not SessionState.CLOSED]

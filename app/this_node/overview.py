@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from heapq import nsmallest
-from operator import attrgetter
-from typing import TypeVar
 
 from app.auth.credential_uses import CredentialUses
 from app.backends.checks.backend_check import SUFFIX, CheckResult, check_backend
@@ -27,7 +25,7 @@ from app.sessions.call_notes import program_of
 from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.this_node.activity import NodeActivity
+from app.this_node.activity import STEPS, NodeActivity
 from app.this_node.census import NOBODY, Census, Counted
 from app.this_node.inspecting import Inspecting
 from app.this_node.limits_use import LimitsUse, use_of
@@ -53,8 +51,6 @@ from app.upstreams.upstreams import Upstreams
 
 MAX_TENANTS = 2000  # whose use one node reports
 NO_CALLS = (0, 0)
-
-_S = TypeVar("_S", Session, BackendProcess)
 
 
 class NodeOverview:
@@ -112,7 +108,7 @@ class NodeOverview:
             descriptors_used=overload.descriptors.used,
             descriptors_limit=overload.descriptors.limit,
             connections=self._connections(),
-            calls=sum(gate.in_flight for _, gate in self._registry.gates),  # cheaper than to ask every session
+            calls=sum(gate.calls for _, gate in self._registry.gates),  # cheaper than to ask every session
             backends_resident_bytes=sum(each.resident_bytes for each in processes),
             backends_cpu_percent=round(sum(each.cpu_percent or 0.0 for each in processes), 1),
             refuses=overload.problem,
@@ -121,15 +117,19 @@ class NodeOverview:
     def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
         self._supervisor.watch()
         processes = {each.id: each for each in self._supervisor.processes}
-        found = _meant(self._registry, tenant, window.backend)
+        found = self._registry.shown(tenant)
+        if window.backend:
+            found = {name: each for name, each in found.items() if each.spec.name == window.backend}
 
-        def place(session: Session) -> str:
+        def place(name: str) -> str:
+            session = found[name]
             process = processes.get(session.link.process or "")
             since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, _calls(session))
-            return position(window.sort, session.public_id, since, amounts)
+            return position(window.sort, name, since, amounts)
 
-        wanted = [each for each in found if each.public_id == window.only] if window.only else found
-        shown = window.first(wanted, attrgetter("public_id") if window.sort == "id" else place)
+        wanted = found.keys() & {window.only} if window.only else found
+        names = window.first(wanted, str if window.sort == "id" else place)  # of thousands of sessions none is touched
+        shown = [found[each] for each in names]
         uses = (_use(processes.get(each.link.process or ""), _calls(each)) for each in shown)
         rows = [_session(each, use, self._epoch, self._id) for each, use in zip(shown, uses, strict=True)]
         return Listing(rows, len(found))
@@ -171,21 +171,17 @@ class NodeOverview:
     def use(self, window: Window) -> Listing[TenantUse]:
         """What each tenant uses: the first MAX_TENANTS tenants."""
         self._supervisor.watch()
-        self._census.count()
-        counted, processes = self._census.of_tenants, defaultdict[str, list[BackendProcess]](list)
+        gates = {tenant: gate for tenant, gate in self._registry.gates if gate.sessions}
+        processes = defaultdict[str, list[BackendProcess]](list)
         for process in self._supervisor.processes:
             processes[process.spec.tenant].append(process)
-        every = [
-            TenantUse(
-                tenant,
-                counted.get(tenant, NOBODY).sessions,
-                len(processes[tenant]),
-                sum(
-                    (_use(each, NO_CALLS) for each in processes[tenant]), _use(None, counted.get(tenant, NOBODY).calls)
-                ),
-            )
-            for tenant in {*counted, *processes}
-        ]
+        every = []
+        for tenant in {*gates, *processes}:
+            sessions, calls = 0, NO_CALLS
+            if (gate := gates.get(tenant)) is not None:
+                sessions, calls = gate.sessions, (gate.calls, gate.begun)
+            use = sum((_use(each, NO_CALLS) for each in processes[tenant]), _use(None, calls))
+            every.append(TenantUse(tenant, sessions, len(processes[tenant]), use))
         shown = nsmallest(MAX_TENANTS, every, key=lambda each: each.position(window.sort))
         return Listing(shown, len(every))
 
@@ -225,10 +221,10 @@ class NodeOverview:
         ]
         return Listing(window.first(found, lambda view: view.position(window.sort)), len(found))
 
-    def activity(self, tenant: str | None) -> NodeActivity:
-        """The last quarter of an hour."""
+    def activity(self, tenant: str | None, steps: int = STEPS) -> NodeActivity:
+        """The last quarter of an hour, or its last steps."""
         limit = self._registry.overload.memory.limit if tenant is None else 0
-        return self._watching.activity.of(tenant, self._id, limit)
+        return self._watching.activity.of(tenant, self._id, limit, steps)
 
     def problems(self, tenant: str | None) -> Sequence[Problem]:
         """What is wrong now, as far as this tenant may know it."""
@@ -265,7 +261,7 @@ class NodeOverview:
         return found.started(spec.start, why_not)
 
 
-def _meant(every: Iterable[_S], tenant: str | None, backend: str) -> list[_S]:
+def _meant(every: Iterable[BackendProcess], tenant: str | None, backend: str) -> list[BackendProcess]:
     """Those of a tenant and of a backend; there may be thousands."""
     if tenant is not None:
         every = [each for each in every if each.spec.tenant == tenant]

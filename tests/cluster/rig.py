@@ -17,9 +17,10 @@ from app.metrics import Metrics
 from app.routing.memory_store import MemoryStore
 from app.routing.routes import Quota, Route, session_key
 from app.sessions.directory import BackendDirectory
+from app.sessions.idle.sweeping import sweep_for_ever
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
-from app.sessions.registry import SessionRegistry, sweep_for_ever
+from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import StandstillGuard
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
@@ -99,7 +100,7 @@ async def running_cluster(
         )
         tasks.start_soon(
             sweep_for_ever,
-            registry,
+            registry.sweeping,
             StandstillGuard(registry.standstill, ownership, all_ours, registry._sessions.deliver_held),
         )
         take_over = SessionTakeover(ownership, directory, partial(durability.restore, registry.restored), metrics)

@@ -45,6 +45,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = "node-a", "node-b", "node-c"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers is not left out, though the machine is busy."""
+    monkeypatch.setattr(all_nodes, "ANSWER_S", 10.0)
+
+
 USE = Use(1 << 20, 2.5, 50.0, 1, 7)
 HOLDER = ("acme", "https://idp.example.com/?a=1&b=2", "Zoë & sons")
 LOAD = NodeLoad("", "host", 1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8.0, "new sessions are refused")
@@ -342,7 +348,7 @@ async def test_last_words_come_from_where_the_process_runs():
 
 
 async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(all_nodes, "ANSWER_S", 0.1)
+    monkeypatch.setattr(all_nodes, "ANSWER_S", 2.5)
     caplog.set_level(logging.WARNING)
 
     async def silent(send: Any) -> None:
@@ -352,7 +358,7 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
     async with others(a, b), served(Odd(C, silent)) as url:
         a.peers[C] = NodeRecord(C, url, "1", NOW)
         a.peers["gone"] = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
-        with anyio.fail_after(2):
+        with anyio.fail_after(20):
             found = await a.all.sessions("acme", Window())
     assert found == Listing([session("s1", A), session("s2", B)], 2, ["gone", C])
     assert f"Node {C} is missing" in caplog.text

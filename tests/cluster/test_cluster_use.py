@@ -75,12 +75,12 @@ async def test_calls_in_flight_count_on_every_node(empty_redis):
     async with nodes(empty_redis) as (one, two):
         one.gate.begin_call(time.monotonic())
         one.gate.begin_call(time.monotonic())
-        await until(lambda: two.gate.remote_in_flight == 2, 1.0)
+        await until(lambda: two.gate.remote_in_flight == 2)
         two.gate.begin_call(time.monotonic())
         with pytest.raises(QuotaExceeded):
             two.gate.begin_call(time.monotonic())
         one.gate.end_call()
-        await until(lambda: two.gate.remote_in_flight == 1, 1.0)
+        await until(lambda: two.gate.remote_in_flight == 1)
         two.gate.begin_call(time.monotonic())
         assert two.gates.of("acme", LIMITS).remote_in_flight == 1
 
@@ -128,10 +128,10 @@ async def test_what_a_dead_node_used_lapses(empty_redis, monkeypatch):
     monkeypatch.setattr(cluster_use, "LAPSES_S", 0.2)
     async with nodes(empty_redis, runs=False) as (one, two):
         one.processes.counts["acme"] = 5
-        await one.use.round()
-        await two.use.round()
-        assert two.processes.elsewhere.get("acme", 0) == 5
-        with anyio.fail_after(5):
+        with anyio.fail_after(10):
+            while two.processes.elsewhere.get("acme", 0) != 5:  # on a machine that stands still it lapses at once
+                await one.use.round()
+                await two.use.round()
             while two.processes.elsewhere.get("acme", 0):
                 await two.use.round()
 

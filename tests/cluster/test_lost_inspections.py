@@ -46,9 +46,11 @@ class Trail:
         self.asked.append(tenant)
         return self.known.get(tenant, Gathered([], []))
 
-    async def write(self, action: str, id: str, *, tenant: str = "acme", age_s: float = 60.0) -> None:
+    async def write(
+        self, action: str, id: str, *, tenant: str = "acme", age_s: float = 60.0, detail: str = "why"
+    ) -> None:
         at = datetime.now(UTC) - timedelta(seconds=age_s)
-        await self.audit.append(Act(tenant, OPENER, action, f"inspections/{id}", at, "r1", "why"))
+        await self.audit.append(Act(tenant, OPENER, action, f"inspections/{id}", at, "r1", detail))
 
     async def ends(self, tenant: str = "acme") -> list[tuple[str, str]]:
         found = await self.audit.list(Which(tenant, action=module.ENDED), limit=100)
@@ -112,3 +114,40 @@ async def test_a_bounded_number_is_written_at_a_time_the_oldest_first(trail, mon
         await trail.lost.look()
         seen.append(len(await trail.ends()))
     assert seen == [2, 4, 5]
+
+
+async def test_many_that_are_open_or_on_a_silent_node_hide_no_lost_one(trail, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 2)
+    for tenant in ("acme", "silent"):
+        for number in range(3):
+            await trail.write(module.OPENED, f"{tenant}-{number}", tenant=tenant)
+    await trail.write(module.OPENED, "gone")
+    trail.known["acme"] = Gathered([view(f"acme-{number}") for number in range(3)], [])
+    trail.known["silent"] = Gathered([], ["n2"])
+    for _ in range(4):
+        await trail.lost.look()
+    assert await trail.ends() == [("inspections/gone", "node_lost")]
+    await trail.write(module.OPENED, "gone too")
+    trail.known["acme"] = Gathered([], [])
+    for _ in range(5):
+        await trail.lost.look()
+    assert len(await trail.ends()) == 5
+
+
+async def test_the_end_of_a_part_is_not_that_of_the_inspection(trail):
+    for id, what in (
+        ("many", "next sessions of echo, 15 min"),
+        ("over", "next sessions of echo"),
+        ("one", "session s"),
+    ):
+        await trail.write(module.OPENED, id, detail=what)
+        await trail.write(module.ENDED, id, detail=f"standstill; {what}; on n2")
+    await trail.write(module.ENDED, "over", detail="time; on n1")
+    trail.known["acme"] = Gathered([view("many")], [])
+    await trail.lost.look()
+    assert len(await trail.ends()) == 4  # another node has a part
+    trail.known["acme"] = Gathered([], [])
+    for _ in range(2):
+        await trail.lost.look()
+    assert ("inspections/many", "node_lost") in await trail.ends()
+    assert len(await trail.ends()) == 5

@@ -331,7 +331,8 @@ async def test_what_the_database_could_not_tell_is_asked_again_and_nothing_else(
     assert sorted(Counter(rig.stores.asked).values()) == [1, 1, 1, 2]
 
 
-async def test_a_gap_right_after_another_waits_its_second(rig):
+async def test_a_gap_right_after_another_waits_its_second(rig, monkeypatch):
+    monkeypatch.setattr(reconcile, "RESYNC_EVERY_S", 60.0)  # longer than any machine stands still
     rig.reconciler.add(RESYNC)
     await rig.settle()
     rig.reconciler.add(RESYNC)

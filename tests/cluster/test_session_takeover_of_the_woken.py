@@ -25,9 +25,10 @@ from app.routing.redis_store import RedisStore
 from app.routing.routes import session_key
 from app.sessionless.pooled_sessions import Caller
 from app.sessions.directory import BackendDirectory
+from app.sessions.idle.sweeping import sweep_for_ever
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
-from app.sessions.registry import SessionRegistry, sweep_for_ever
+from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import StandstillGuard
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, message, request, take
@@ -93,7 +94,7 @@ async def running_node(node: str, url: str, directory: BackendDirectory, princip
         )
         heart = Heartbeat(store, lambda: record(node), lambda: list(ownership), ownership.lost, registry.standstill.now)
         guard = StandstillGuard(registry.standstill, ownership, heart.prove_anew, registry._sessions.deliver_held)
-        tasks.start_soon(sweep_for_ever, registry, guard)
+        tasks.start_soon(sweep_for_ever, registry.sweeping, guard)
         tasks.start_soon(writer.run)
         take_over = SessionTakeover(ownership, directory, partial(durability.restore, registry.restored), metrics)
         await heart.beat()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from app.inspections.masking import MASKED, MAX_BYTES, MAX_TEXT, Mask, names_secret
+from app.inspections.masking import MASKED, MAX_BYTES, MAX_TEXT, MAX_VALUES, Mask, names_secret
 
 
 def shown(value: Any, *values: str) -> Any:
@@ -176,3 +176,22 @@ def test_a_jwt_is_masked_wherever_it_begins(text: str) -> None:
     shown = Mask().text(text)
     assert MASKED in shown
     assert "eyJ" not in shown
+
+
+def test_a_message_that_takes_long_to_look_through_is_given_up() -> None:
+    """A hundred thousand short words and many secrets: nobody else's calls go on meanwhile."""
+    mask = Mask([f"value-{number:05d}-of-env" for number in range(900)])
+    began = time.thread_time()
+    assert mask.message(json.dumps({"text": ["token!"] * 25_000}).encode()) == (None, True, 0)
+    assert time.thread_time() - began < 1.0  # without a limit it is three
+    assert mask.message(b'{"text": "value-00007-of-env"}').secrets == 1
+
+
+def test_with_more_secrets_than_can_be_looked_for_nothing_is_kept() -> None:
+    mask = Mask()
+    for number in range(100):
+        mask.learn(["\n".join(f"{number}/{line}/secret" for line in range(60))])
+    assert mask.is_full
+    assert len(mask._known) < 2 * MAX_VALUES
+    assert mask.message(b'{"text": "anything"}') == (None, True, 0)
+    assert mask.text("anything") == MASKED

@@ -163,3 +163,20 @@ def test_percentiles_are_exact_to_nine_percent(seconds: float):
 def test_it_goes_from_node_to_node():
     told = NodeActivity("n1", 0, 200, [Moment(200, 1, 2, 3, {"warm": 1}, {5: 6}, {"timeout": 7})], 10, True)
     assert msgspec.json.decode(msgspec.json.encode([told]), type=list[NodeActivity]) == [told]
+
+
+def test_the_last_steps_are_the_end_of_all():
+    """Of nodes one of which is a step further."""
+    ahead, behind = Node(), Node()
+    for number in range(STEPS):
+        for node in (ahead, behind):
+            node.has = {"acme": Looked(number % 7)}
+            node.step()
+    ahead.step()
+    whole, last = (
+        together([node.activity.of("acme", name, 0, steps) for name, node in (("a", ahead), ("b", behind))], (), steps)
+        for steps in (STEPS, 6)
+    )
+    assert last.until_s == whole.until_s
+    assert last.moments == whole.moments[-6:]
+    assert len(ahead.activity.of("acme", "a", 0, 6).moments) < 10

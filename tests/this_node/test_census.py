@@ -6,10 +6,9 @@ from typing import Any
 from app.this_node.census import GOOD_FOR, MAX_NAMED, NOBODY, Census
 
 
-def session(number: int, tenant: str = "acme", process: str | None = "p1", calls: tuple[int, int] = (0, 0)) -> Any:
+def session(number: int, process: str | None = "p1", calls: tuple[int, int] = (0, 0)) -> Any:
     return SimpleNamespace(
         public_id=f"s{number:04}",
-        spec=SimpleNamespace(tenant=tenant),
         exchange=SimpleNamespace(in_flight=calls[0]),
         calls=SimpleNamespace(begun=calls[1]),
         link=SimpleNamespace(process=process),
@@ -27,12 +26,12 @@ class Clock:
         return self.now
 
 
-def test_sessions_and_calls_are_counted_by_process_and_by_tenant():
-    census = Census([session(1, calls=(1, 5)), session(2, calls=(2, 7)), session(3, "zenith", None, (0, 1))])
+def test_sessions_and_calls_are_counted_by_process():
+    census = Census([session(1, calls=(1, 5)), session(2, calls=(2, 7)), session(3, None, (0, 1))])
     census.count()
     assert census.of_processes["p1"].calls == (3, 12)
     assert census.of_processes["p1"].named == ["s0001", "s0002"]
-    assert {name: each.sessions for name, each in census.of_tenants.items()} == {"acme": 2, "zenith": 1}
+    assert list(census.of_processes) == ["p1"]
     assert census.of_processes.get("p2", NOBODY).calls == (0, 0)
 
 
@@ -50,10 +49,10 @@ def test_a_count_that_took_long_is_good_for_a_hundred_times_as_long():
     census.count()  # took 0.01 s
     sessions.append(session(2))
     census.count()
-    assert census.of_tenants["acme"].sessions == 1
+    assert census.of_processes["p1"].sessions == 1
     clock.now += 0.01 * GOOD_FOR
     census.count()
-    assert census.of_tenants["acme"].sessions == 2
+    assert census.of_processes["p1"].sessions == 2
 
 
 def test_what_takes_no_time_is_counted_each_time():
@@ -62,4 +61,4 @@ def test_what_takes_no_time_is_counted_each_time():
     census.count()
     sessions.append(session(2))
     census.count()
-    assert census.of_tenants["acme"].sessions == 2
+    assert census.of_processes["p1"].sessions == 2

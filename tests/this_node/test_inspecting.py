@@ -13,6 +13,7 @@ import pytest
 
 from app.domain import BackendSpec, Principal
 from app.errors import StorageUnavailable
+from app.inspections.masking import MASKED
 from app.inspections.message import InspectedMessage
 from app.links.tapped import TappedLink
 from app.metrics import Metrics
@@ -150,6 +151,24 @@ async def test_the_secrets_of_all_versions_of_a_member_that_run_are_masked(rig):
     rig.specs = []
     inspection.add(InspectedMessage(2, 1.0, "backend", "to_client", "result", "", "", "", "blue", len(line)), line)
     assert inspection.message(2).payload is None, "nobody knows what is secret there"
+    rig.inspecting.close("acme", "i1")
+
+
+@pytest.mark.parametrize("payloads", [True, False])
+async def test_secrets_are_masked_in_what_a_message_names_too(rig, principal, store, payloads):
+    store.specs["acme", "echo"] = replace(SPEC, env={"TOKEN": SECRET})
+    session = await rig.session(principal)
+    rig.inspecting.open("acme", asked(session=session.public_id, payloads=payloads))
+    rig.ask(session, "tools/call", json.dumps(f"id-{SECRET}").encode(), name=f"{'x' * 195}{SECRET}")
+    rig.ask(session, "resources/read", b"2", uri="https://me:hunter2x@example.com/a?token=hunter2x")
+    rig.ask(session, f"say/{SECRET}", b"3", name="say")
+    rig.ask(session, "tools/call", b"4", name="x" * 100_000)
+    seen = rig.inspecting.seen("acme", "i1", 0, 500)
+    said = json.dumps([msgspec.structs.asdict(each) for each in seen.messages])
+    assert SECRET[:5] not in said
+    assert "hunter2x" not in said
+    names = [each.tool for each in seen.messages if each.side == "client"]
+    assert names == ["x" * 195 + MASKED, f"https://me:{MASKED}@example.com/a?token={MASKED}", "", MASKED]
     rig.inspecting.close("acme", "i1")
 
 

@@ -11,6 +11,8 @@ import pytest
 from app.domain import Principal, public_id
 from app.limits.tenant_budgets import TenantBudgets
 from app.metrics import Metrics
+from app.protocol.commands import Listen
+from app.protocol.jsonrpc import parse_backend
 from app.sandbox.report import SandboxView
 from app.this_node.listing import Listing, Use, Window
 from app.this_node.overview import NodeOverview
@@ -107,3 +109,19 @@ async def test_the_program_of_a_client_is_what_it_calls_itself(overview, registr
     session.client_info = msgspec.Raw(info)
     (row,) = overview.sessions(None, Window()).rows
     assert (row.client_name, row.client_version) == shown
+
+
+async def test_the_use_of_a_tenant_is_that_of_its_open_sessions(overview, registry, pool, principal):
+    sessions = [await registry.open(principal, "acme", "echo", "streamable") for _ in range(3)]
+    for session in sessions[:2]:
+        await registry.connect(session)
+    for session, times in zip(sessions[:2], (2, 3), strict=True):
+        session.link.handshake_succeeded()
+        for number in range(times):
+            message = parse_backend(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
+            session.calls.begin(message, Listen.STREAM, time.monotonic(), is_own=False)
+    (row,) = overview.use(Window()).rows
+    assert (row.tenant, row.sessions, row.use.calls, row.use.calls_total) == ("acme", 3, 5, 5)
+    sessions[0].close("deleted")
+    (row,) = overview.use(Window()).rows
+    assert (row.sessions, row.use.calls, row.use.calls_total) == (2, 3, 3)

@@ -15,6 +15,8 @@ from app.this_node.replaying import Replaying, ToolsCall
 from tests.backends.rig import NO_LIMITS, make_pool, total
 from tests.processes.rig import eventually, metrics, running, spec_of
 
+pytestmark = pytest.mark.real
+
 __all__ = ["make_pool", "metrics", "running"]
 
 CALL: dict[str, Any] = {"name": "say", "arguments": {"text": "hi"}}
