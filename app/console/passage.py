@@ -5,8 +5,8 @@ credential of whoever has signed in, and is checked there like any other: the co
 """
 
 import hmac
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +17,7 @@ from app.console.visit import locked_down
 from app.errors import StorageUnavailable
 from app.http.problems import ProblemResponse
 from app.http.scope import WHEN_GONE
+from app.protocol.headers import EVENTS
 
 PREFIX = "/console/-"
 LOOK_EVERY_S = REMEMBERED.total_seconds()  # so long after a sign-out a stream may go on
@@ -41,13 +42,13 @@ class Passage:
             await self._gateway(scope, receive, send)
             return
         answer = await self._changed(scope)
-        reply = _Reply(send)
         if isinstance(answer, ProblemResponse):
-            await answer(scope, receive, reply.send)
-        else:
-            cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope)) or b""
-            await self._gateway(answer, self._while_signed_in(cookie, receive), reply.send)
-            await reply.finish()
+            await answer(scope, receive, _Reply(send).send)
+            return
+        cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope)) or b""
+        reply = _Reply(send, partial(self._is_signed_out, cookie))
+        await self._gateway(answer, self._while_signed_in(cookie, receive), reply.send)
+        await reply.finish()
 
     def _while_signed_in(self, cookie: bytes, receive: Receive) -> Receive:
         """A stream ends as if its reader had left once the session is signed out, wherever that was."""
@@ -56,11 +57,17 @@ class Passage:
             while True:
                 with anyio.move_on_after(LOOK_EVERY_S):
                     return await receive()
-                with suppress(StorageUnavailable):
-                    if await self._sessions.find(cookie) is None:
-                        return {"type": "http.disconnect"}
+                if await self._is_signed_out(cookie):
+                    return {"type": "http.disconnect"}
 
         return received
+
+    async def _is_signed_out(self, cookie: bytes) -> bool:
+        """Not, as far as is known, while the database is away: it was not when the request came."""
+        try:
+            return await self._sessions.find(cookie) is None
+        except StorageUnavailable:
+            return False
 
     async def _changed(self, scope: Scope) -> Scope | ProblemResponse:
         path, raw = scope["path"].removeprefix(PREFIX), scope.get("raw_path") or scope["path"].encode()
@@ -71,7 +78,7 @@ class Passage:
         except StorageUnavailable as error:
             return ProblemResponse(503, error.reason, detail=str(error))
         if signed_in is None:
-            return ProblemResponse(401, "signed_out", detail="You are signed out. Sign in again.")
+            return _signed_out()
         if not _is_ours(scope["method"], path, dict(scope["headers"]), signed_in):
             return ProblemResponse(403, "not_from_the_console", detail=_FOREIGN)
         kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
@@ -90,21 +97,48 @@ class Passage:
 
 
 class _Reply:
-    """An answer of the gateway on its way to a page, with the headers of pages: no other site shows or loads it."""
+    """An answer of the gateway on its way to a page, with the headers of pages: no other site shows or loads it. Who
+    `is_signed_out` when it begins, perhaps long after the request, does not get it."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self._is_open = send, False
+    def __init__(self, send: Send, is_signed_out: Callable[[], Awaitable[bool]] | None = None) -> None:
+        self._send, self._is_signed_out = send, is_signed_out
+        self._has_begun = self._is_open = self._is_stream = self._is_withheld = False
 
     async def send(self, message: Message) -> None:
+        if self._is_withheld:
+            return
         if message["type"] == "http.response.start":
+            self._has_begun = True
+            if self._is_signed_out is not None and await self._is_signed_out():
+                self._is_withheld = True
+                await self._refuse()
+                return
             message = locked_down(message)
+            self._is_stream = _is_event_stream(message)
         self._is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
         await self._send(message)
 
+    async def _refuse(self) -> None:
+        refusal = _signed_out()
+        start = {"type": "http.response.start", "status": refusal.status_code, "headers": refusal.raw_headers}
+        await self._send(locked_down(start))
+        await self._send({"type": "http.response.body", "body": refusal.body})
+
     async def finish(self) -> None:
-        """Ends an answer that was begun, if it is not over."""
-        if self._is_open:
+        """Ends a stream that was begun, if it is not over. Anything else breaks off: nobody must take it for whole.
+        Where there is no answer, as its reader had left by signing out, says so."""
+        if not self._has_begun and self._is_signed_out is not None and await self._is_signed_out():
+            await self._refuse()
+        elif self._is_open and self._is_stream:
             await self._send({"type": "http.response.body", "body": b""})
+
+
+def _is_event_stream(start: Message) -> bool:
+    return any(name == b"content-type" and value.startswith(EVENTS.encode()) for name, value in start["headers"])
+
+
+def _signed_out() -> ProblemResponse:
+    return ProblemResponse(401, "signed_out", detail="You are signed out. Sign in again.")
 
 
 def _is_ours(method: str, path: str, headers: Mapping[bytes, bytes], signed_in: SignedIn) -> bool:

@@ -1,18 +1,24 @@
 """Rest: the REST API, asked within this process as the person who has signed in."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.types import ASGIApp, Message, Scope
+from fastapi import FastAPI, Request
+from starlette.types import Message, Scope
 
 from app.console.sessions import SignedIn
+from app.errors import GatewayError
 from app.http.dependencies import BASE_URL
+from app.http.problems import problem_of
 from app.http.request_ids import IDS, named
 
 MAX_ANSWER_BYTES = 32 << 20
 _KEPT = frozenset({b"host", b"x-request-id", b"traceparent"})
+
+
+Me = Callable[[Request], Awaitable[Mapping[str, Any]]]  # raises GatewayError
 
 
 class Refused(Exception):
@@ -26,10 +32,22 @@ class Refused(Exception):
 
 
 class Rest:
-    """GET requests to `api`, the ASGI application of REST, with a credential."""
+    """GET requests to `api`, the application of REST, with a credential. `me` answers `…/me`, which each page and each
+    renewal asks for, without the way through its routes."""
 
-    def __init__(self, api: ASGIApp) -> None:
-        self._api = api
+    def __init__(self, api: FastAPI, me: Me) -> None:
+        self._api, self._me = api, me
+
+    async def me(self, scope: Scope, signed_in: SignedIn) -> Mapping[str, Any]:
+        """What REST answers to `…/me` of the tenant of the credential. Raises Refused."""
+        tenant = signed_in.tenant
+        asked = _scope(scope, signed_in.authorization, f"/tenants/{tenant}/me", {})
+        request = Request({**asked, "app": self._api, "path_params": {"tenant": tenant}})
+        try:
+            return await self._me(request)
+        except GatewayError as error:
+            answer = problem_of(request, error)
+            raise Refused(answer.status_code, json.loads(bytes(answer.body))) from None
 
     async def get(self, scope: Scope, signed_in: SignedIn, path: str, query: Mapping[str, object] | None = None) -> Any:
         """The JSON that REST answers; `scope` is the request of the page. Raises Refused."""

@@ -4,15 +4,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from app.console.assets import Assets
 from app.console.issuer_sign_in import DONE, IssuerSignIn
 from app.console.renewals import Renewals
-from app.console.rest import Refused, Rest
+from app.console.rest import Me, Refused, Rest
 from app.console.sessions import ConsoleSessions
 from app.console.signing import HOME, Signing
 from app.console.views import PAGES
@@ -27,18 +28,19 @@ _Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Site:
-    """The console at /console, before `api`, which answers everything else, and which the pages ask."""
+    """The console at /console, before `api`, which answers everything else, and which the pages ask. `me`: see Rest."""
 
     def __init__(
         self,
-        api: ASGIApp,
+        api: FastAPI,
+        me: Me,
         sessions: ConsoleSessions,
         by_issuer: IssuerSignIn,
         attempts: RateLimiter,
         public_url: str | None,
     ) -> None:
         assets = Assets()
-        self._api, self._rest, self._templates = api, Rest(api), Templates(assets)
+        self._api, self._rest, self._templates = api, Rest(api, me), Templates(assets)
         self._renewals = Renewals()
         self._signing = Signing(sessions, by_issuer, attempts, self._rest, self._templates, public_url)
         signing = self._signing
@@ -72,7 +74,7 @@ class Site:
         if signed_in is None:
             return self._signing.sign_in_first(request)
         try:
-            me = await self._rest.get(request.scope, signed_in, f"/tenants/{signed_in.tenant}/me")
+            me = await self._rest.me(request.scope, signed_in)
             visit = Visit(request, signed_in, me, self._rest, self._templates)
         except Refused as refused:
             if refused.status in (401, 403, 404):  # the key was revoked, or the tenant is gone

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 _NOTHING = "\N{EN DASH}"
 _RANDOM = 16  # characters at the end of a node's id
+MANY_SESSIONS = 1_000
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -65,6 +66,12 @@ def is_odd_line(text: str) -> bool:
     return text != text.strip() or not text or len(text.splitlines()) > 1
 
 
+def every_s(sessions: int) -> str:
+    """How many seconds apart a list of what runs renews itself: that of thousands is slow to make, and nobody sees what
+    changes in it."""
+    return "20" if sessions <= MANY_SESSIONS else "40"
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     "size": size,
     "span": span,
@@ -72,4 +79,5 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "number": number,
     "short": short,
     "node_name": node_name,
+    "every_s": every_s,
 }

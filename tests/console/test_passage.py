@@ -1,5 +1,6 @@
 """Passage: what a page asks for ends with the session of the page."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -108,3 +109,55 @@ async def test_an_answer_of_the_gateway_is_locked_down_as_pages_are_and_keeps_it
         assert b"frame-ancestors 'none'" in found[b"content-security-policy"]
         assert found[b"cross-origin-resource-policy"] == b"same-origin"
         assert found[b"cache-control"] == (b"private" if status == 200 else b"no-store")
+
+
+def sent_by(path: str, sessions: Sessions, answer: Any) -> tuple[list[Any], Any]:
+    """What is sent for a GET of this path, and the request."""
+    sent = list[Any]()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"cookie", COOKIE), (b"x-csrf-token", b"token")]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+    return sent, partial(Passage(answer, cast("Any", sessions), None), scope, cast("Any", None), send)
+
+
+async def test_an_answer_that_comes_after_the_session_was_signed_out_is_not_shown() -> None:
+    sessions = Sessions()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        sessions.is_signed_in = False
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send({"type": "http.response.body", "body": b'"a secret"'})
+
+    sent, ask = sent_by("/console/-/t/acme/echo/mcp", sessions, slow)
+    await ask()
+    assert [each["type"] for each in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 401
+    assert b"secret" not in sent[1]["body"]
+
+
+@pytest.mark.parametrize(("kind", "ends"), [(b"text/event-stream; charset=utf-8", True), (b"application/jsonl", False)])
+async def test_only_a_stream_of_events_that_is_left_in_the_middle_has_an_end(kind: bytes, ends: bool) -> None:
+    async def half(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+
+    sent, ask = sent_by("/console/-/api/v1/tenants/acme/inspections/a/messages", Sessions(), half)
+    await ask()
+    assert (not sent[-1].get("more_body")) is ends
+
+
+@pytest.mark.parametrize(("is_signed_in", "statuses"), [(False, [401]), (True, [])])
+async def test_what_ends_without_an_answer_as_the_session_was_signed_out_says_so(
+    is_signed_in: bool, statuses: list[int]
+) -> None:
+    sessions = Sessions()
+
+    async def gone(scope: Any, receive: Any, send: Any) -> None:
+        sessions.is_signed_in = is_signed_in
+
+    sent, ask = sent_by("/console/-/t/acme/echo/mcp", sessions, gone)
+    await ask()
+    assert [each["status"] for each in sent if "status" in each] == statuses

@@ -28,6 +28,10 @@ def test_a_moment_a_number_and_a_long_text():
     assert wording.short("a" * 90, 10) == "a" * 9 + "\u2026"
 
 
+def test_a_long_list_is_renewed_less_often() -> None:
+    assert [wording.every_s(count) for count in (0, 1_000, 1_001)] == ["20", "20", "40"]
+
+
 def test_a_node_is_named_so_that_two_of_one_name_differ() -> None:
     assert wording.node_name("gateway-1-d1f3bc8754b67a4f") == "gateway-1-d1f3"
     assert wording.node_name("gateway") == "gateway"

@@ -110,3 +110,40 @@ def test_an_overview_of_one_node_alone(sit_down: Sit, client: Client) -> None:
     expect(page.locator("svg.chart").first).to_be_visible()
     page.locator("#chart-details summary").click()
     expect(page.get_by_role("columnheader", name="Sessions and waiting callers: sessions")).to_be_visible()
+
+
+_JOINED = """async ([path, steps]) => {
+  const beside = (name) => import(document.querySelector("script[src*='page.js']").src.replace("page.js", name));
+  const [{ extended }, { rest }] = await Promise.all([beside("series.js"), beside("rest.js")]);
+  const known = await rest("GET", path);
+  for (let tries = 0; tries < 100; tries++) {
+    await new Promise((done) => setTimeout(done, 300));
+    const latest = await rest("GET", `${path}?steps=${steps}`), whole = await rest("GET", path);
+    if (latest.until === known.until || latest.until !== whole.until) continue;
+    const joined = extended(known, latest);
+    for (const each of [joined, whole]) each.since = Date.parse(each.since);
+    const until = new Date(Date.parse(latest.until) + 60e3).toISOString();
+    const refused = [{ ...latest, nodes: ["another"] }, { ...latest, until }].map((each) => extended(known, each));
+    return { joined, whole, refused };
+  }
+}"""
+
+
+def test_the_charts_are_kept_up_to_date_with_the_last_steps_only(sit_down: Sit, client: Client) -> None:
+    page = sit_down("platform").open("/tenants/acme")
+    client.call("search_tickets", words="printer")
+    client.call("no_such_tool")
+    found = page.evaluate(_JOINED, ["/tenants/acme/activity", 6])
+    assert found["joined"] == found["whole"]
+    assert any(found["joined"]["calls_per_second"])
+    assert found["refused"] == [None, None]
+    with page.expect_request(lambda request: request.headers.get("x-renew") == "problems chartlatest", timeout=30_000):
+        pass
+    with page.expect_request(lambda request: request.headers.get("x-renew") == "chartdata", timeout=20_000):
+        page.evaluate(_LATEST_AGAIN)  # at last everything is asked for
+
+
+_LATEST_AGAIN = """() => {
+  const again = () => document.dispatchEvent(new CustomEvent("renewed", { detail: ["chartlatest"] }));
+  for (let times = 0; times < 9; times++) again();
+}"""

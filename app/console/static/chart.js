@@ -1,13 +1,16 @@
-// The last quarter of an hour as charts. Their numbers are a part of the page, which page.js renews:
+// The last quarter of an hour as charts. Their numbers are parts of the page, which are renewed by page.js:
 //
 //   <section id="activity">  with <select id="chart-node">, <div id="charts">, <p id="chart-note">
-//   <div id="chartdata" data-live="10" hidden>{…}</div>  what REST answers to …/activity, or a problem
+//   <div id="chartdata" hidden>{…}</div>                   what REST answers to …/activity, or a problem
+//   <div id="chartlatest" data-live="15" hidden>{…}</div>  the same, of the last steps only
 
 import { make } from "./dom.js";
 import { renew } from "./page.js";
+import { extended } from "./series.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 150, LEFT = 58, RIGHT = 8, TOP = 8, BOTTOM = 24;
+const MOST_JOINED = 8;
 const MOST_LINES = 5; // the rest of the reasons of errors are summed
 
 // --- what is drawn: a title, a unit, and lines of equal length; null where nothing is known
@@ -143,6 +146,7 @@ function tableOf(charts, answer) {
 // --- the section on the page, which may be another element after the page has renewed itself
 
 let answer = null;
+let joined = 0; // how often it got its last steps only, without what a node whose clock is late has told since of earlier ones
 
 function show() {
   const place = document.getElementById("charts");
@@ -161,8 +165,23 @@ function offer(nodes) {
   for (const node of nodes) if (!offered.has(node)) select.append(make("option", { value: node }, node));
 }
 
-function take() {
-  const told = JSON.parse(document.getElementById("chartdata")?.textContent.trim() || "null");
+const textOf = (id) => JSON.parse(document.getElementById(id)?.textContent.trim() || "null");
+
+function take({ detail: renewed }) {
+  if (renewed.includes("chartdata")) {
+    joined = 0;
+    return takeAll(textOf("chartdata"));
+  }
+  if (!renewed.includes("chartlatest")) return show(); // the page may have been replaced
+  const latest = textOf("chartlatest");
+  if (latest === null || latest.problem) return takeAll(latest);
+  const all = answer === null || joined >= MOST_JOINED ? null : extended(answer, latest);
+  if (all === null) return renew(["chartdata"]);
+  joined += 1;
+  takeAll(all);
+}
+
+function takeAll(told) {
   if (told === null) return show(); // the page has been replaced
   let note = told.problem ?? "";
   if (!told.problem) {

@@ -18,7 +18,8 @@ LIMITS = {
     "parked_sessions": ("Parked sessions", ""),
     "frozen_sessions": ("Frozen sessions", ""),
 }
-_NO_NUMBERS = {"activity": ""}
+_NO_NUMBERS = {"activity": "", "latest": ""}
+_LATEST = 9  # steps that browsers are told again, which have the others: a renewal may be late, the next one be lost
 
 
 async def home(visit: Visit) -> HTMLResponse:
@@ -50,6 +51,8 @@ def _of_both(visit: Visit, path: str) -> dict[str, Awaitable[Any]]:
         asked["problems"] = problems_of(visit, f"{path}/problems")
     if "chartdata" in visit.renewed:
         asked["activity"] = visit.text(f"{path}/activity", node=visit.asked("node"))
+    if "chartlatest" in visit.renewed:
+        asked["latest"] = visit.text(f"{path}/activity", node=visit.asked("node"), steps=_LATEST)
     return asked
 
 
