@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import os
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -22,16 +21,16 @@ from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
 from app.processes.freezing.freezer import Freezer
 from app.processes.homes import Home, Homes
-from app.processes.link import RAISING
 from app.processes.meter import Meter
 from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess, Origin
+from app.processes.start_failures import full, homeless, not_started, unprotected
 from app.processes.states import ProcessState
 from app.sandbox.composer import Confined, Place
 from app.sandbox.sandboxes import SandboxUnavailable, Unconfined
 from app.sandbox.tiers import Profile
-from app.spawner.client import SpawnerClient, SpawnFailed
+from app.spawner.client import SpawnerClient, SpawnerLost, SpawnFailed
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +38,6 @@ EOF_GRACE_S = 2.0  # for a server to end by itself after EOF on its stdin
 
 # `Exit.limit`, as `trunkline_limits_hit_total` says it
 _LIMITS_HIT = {"memory": "memory", "tenant_memory": "memory_mb", "disk": "disk"}
-_HINTS = {
-    "No such file or directory": "Is the command installed, and on the gateway's PATH?",
-    "Permission denied": "Is the command executable by the gateway's user?",
-    "Exec format error": "Is it a program, or a script with a `#!` line?",
-}
-_OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
-_NO_SANDBOX = "the sandbox of the backend could not be made"
-_CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
-_CWD_HINT = (
-    "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the tenant's "
-    "home, which `trunkline homes` shows."
-)
 
 
 class Confiner(Protocol):
@@ -60,12 +47,6 @@ class Confiner(Protocol):
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
         """Raises SandboxUnavailable, SpawnFailed, OSError."""
-
-
-_SANDBOX_HINT = (
-    "`trunkline doctor`, run as the gateway's user on this node, says what is missing and what would enforce it. Or "
-    "the backend requires less: `sandbox.require`."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +171,30 @@ class Supervisor:
         on_gone: Callable[[BackendProcess], None] = lambda process: None,
         on_exit: Callable[[BackendProcess], None] = lambda process: None,
     ) -> BackendProcess:
-        """Starts one process in this way; closes `start`.
+        """Starts one process in this way; closes `start`. Where the spawner dies meanwhile, the next one starts it:
+        what the first one has started ends with it.
 
         Raises:
             BackendExited: it could not be started; NoFork: the template makes none.
         """
+        try:
+            return await self._spawn_once(spec, start, on_gone, on_exit)
+        except SpawnerLost as error:
+            if start.kind != "exec":
+                raise not_started(spec, error) from error
+        try:
+            return await self._spawn_once(spec, start, on_gone, on_exit)
+        except SpawnerLost as error:
+            raise not_started(spec, error) from error
+
+    async def _spawn_once(
+        self,
+        spec: BackendSpec,
+        start: Start,
+        on_gone: Callable[[BackendProcess], None],
+        on_exit: Callable[[BackendProcess], None],
+    ) -> BackendProcess:
+        """Raises SpawnerLost, and as `spawn_as`."""
         try:
             held = await self._hold(spec, start)
         except BaseException as error:
@@ -216,7 +216,8 @@ class Supervisor:
             held.close()
             if isinstance(error, SpawnFailed):
                 self._metrics.process_spawns.labels("failed").inc()
-                raise _not_started(spec, error) from error
+                if not isinstance(error, SpawnerLost):
+                    raise not_started(spec, error) from error
             raise
         finally:
             start.close()
@@ -241,9 +242,9 @@ class Supervisor:
             home = await homes.open_for(spec, tier, start.home, has_forks=is_template)
         except HomeFull as error:
             self._metrics.limits_hit.labels("disk").inc()
-            raise _full(spec, error) from error
+            raise full(spec, error) from error
         except OSError as error:
-            raise _homeless(spec, error) from error
+            raise homeless(spec, error) from error
         try:
             place = Place(home.path, home.tmpdir, home.is_kept, home.forks if is_template else None, is_template)
             confined = await confiner.confine(spec, place)
@@ -252,11 +253,11 @@ class Supervisor:
         except BaseException as error:
             homes.close(home)
             if isinstance(error, SandboxUnavailable):
-                raise _unprotected(spec, error) from error
+                raise unprotected(spec, error) from error
             if isinstance(error, SpawnFailed):
-                raise _not_started(spec, error) from error
+                raise not_started(spec, error) from error
             if isinstance(error, OSError):
-                raise _not_started(spec, SpawnFailed(error.errno or errno.EIO, "sandbox", str(error))) from error
+                raise not_started(spec, SpawnFailed(error.errno or errno.EIO, "sandbox", str(error))) from error
             raise
 
     def _on_gone(self, on_gone: Callable[[BackendProcess], None], process: BackendProcess) -> None:
@@ -343,56 +344,6 @@ async def _gone_within(process: BackendProcess, seconds: float) -> bool:
         await process.wait_gone()
         return True
     return False
-
-
-def _not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
-    logger.warning(
-        "Could not start a backend process: %s",
-        error.message,
-        extra={"backend": spec.name, "backend_tenant": spec.tenant, "stage": error.stage},
-    )
-    if error.stage == "chdir":  # the answer names the registered cwd: clients must not learn paths of this node
-        message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
-        return BackendExited(message, started=False, hint=_CWD_HINT)
-    if error.stage in _OF_THE_SANDBOX:  # as above
-        return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=_CHECK_HINT)
-    hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
-    return BackendExited(error.message, started=False, hint=hint)
-
-
-def _unprotected(spec: BackendSpec, error: SandboxUnavailable) -> BackendExited:
-    logger.warning(
-        "Refused to start a backend process without the sandbox that it requires: %s",
-        error,
-        extra={"backend": spec.name, "backend_tenant": spec.tenant},
-    )
-    return BackendExited(f"the sandbox cannot be had: {error}", started=False, hint=_SANDBOX_HINT)
-
-
-def _full(spec: BackendSpec, error: HomeFull) -> BackendExited:
-    logger.warning(
-        "Refused to start a backend process whose home that lasts is over its quota: it %s",
-        error.strerror,
-        extra={
-            "backend": spec.name,
-            "backend_tenant": spec.tenant,
-            "home": f"{spec.home or spec.tenant}/{error.filename}",
-        },
-    )
-    message = f"the home that lasts of this principal is full: it {error.strerror}"
-    return BackendExited(message, started=False, hint=RAISING["disk"], limit="disk")
-
-
-def _homeless(spec: BackendSpec, error: OSError) -> BackendExited:
-    # Only the log says where the home is: clients must not learn paths of this node.
-    logger.warning(
-        "Could not open the home directory of a tenant: %s",
-        error,
-        extra={"backend": spec.name, "backend_tenant": spec.tenant, "home": spec.home},
-    )
-    problem = error.strerror or "it cannot be made"
-    hint = "The node's log names the directory; `trunkline doctor`, run as the gateway's user, checks HOMES_DIR."
-    return BackendExited(f"the home of the tenant cannot be used: {problem}", started=False, hint=hint)
 
 
 def _names(process: BackendProcess) -> dict[str, object]:

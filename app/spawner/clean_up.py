@@ -38,8 +38,9 @@ class CleanUp:
     """Looks for processes of the dead spawner until none are left; then `done`.
 
     When the spawner dies, the kernel kills the leaders; this process becomes the parent of their descendants. They are
-    those in `groups`, the control groups that it has left. Others are recognised by mark, marker or session; a daemon
-    without any of these is left alone: it could be a child of our own.
+    those in `groups`, the control groups that it has left. Others are recognised by mark, marker or session, which for
+    the maker of rooms is that of the spawner; a daemon without any of these is left alone: it could be a child of our
+    own. Who is not reaped is not gone: the namespace of its processes stays, with the first of them.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class CleanUp:
         self._spawner = spawner
         self._markers = frozenset(process_ids)
         self._marks = frozenset(mark for each in self._markers for mark in tree.marks(each))
-        self._leaders = frozenset(leaders)
-        self._pids = set(self._leaders)
+        self._pids = set(leaders)
+        self._sessions = frozenset({*self._pids, spawner.pid})
         self._groups = groups
         self._forget = forget
         self._looks = 0
@@ -82,7 +83,9 @@ class CleanUp:
             self._loop.call_later(_LOOK_AGAIN_S, self._look)
 
     def _is_ours(self, pid: int) -> bool:
-        if pid in self._pids or tree.session(pid) in self._leaders:
+        if pid == self._spawner.pid:
+            return False
+        if pid in self._pids or tree.session(pid) in self._sessions:
             return True
         return tree.mark_of(pid) in self._marks or tree.marker(pid) in self._markers
 

@@ -24,6 +24,7 @@ from app.spawner.clean_up import BackOff, CleanUp
 _READY_TIMEOUT_S = 10.0  # Python without site packages starts in 30 ms
 _CLOSE_TIMEOUT_S = 5.0  # for the spawner to end every tree; then it is killed and the node does that
 _SEND_AGAIN_S = 0.05
+_GONE = (errno.ECHILD, "spawner", "the spawner is gone")
 _REPORT_BYTES = 65536
 MISSED_BYTES = wire.MISSED_BYTES
 _MAIN = Path(__file__).with_name("__main__.py")
@@ -77,6 +78,10 @@ class SpawnFailed(Exception):
     def __init__(self, number: int, stage: str, message: str) -> None:
         super().__init__(message)
         self.errno, self.stage, self.message = number, stage, message
+
+
+class SpawnerLost(SpawnFailed):
+    """The spawner ended before it said whether the process runs; if so, that has ended too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -208,7 +213,7 @@ class SpawnerClient:
             if self._socket is None:
                 await self.start()
             if self._socket is None:
-                raise _lost()
+                raise SpawnerLost(*_GONE)
             if len(packet.content) > wire.MAX_PACKET_BYTES:
                 raise SpawnFailed(errno.E2BIG, "send", os.strerror(errno.E2BIG))
             process = _Process(on_end, asyncio.get_running_loop().create_future())
@@ -353,13 +358,13 @@ class SpawnerClient:
         while self._outgoing:
             self._outgoing.popleft().close()
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(_lost())
+            self._ready.set_exception(SpawnerLost(*_GONE))
             self._ready.exception()  # mark as retrieved: the waiter may have been cancelled
         for process in processes.values():
             if process.started.done():
                 process.ended(End("spawner_lost"))
             else:
-                process.started.set_exception(_lost())
+                process.started.set_exception(SpawnerLost(*_GONE))
         if self._restarting is None and not self._closed:
             self._restarting = loop.create_task(self._restart(), name="restart the spawner")
 
@@ -393,7 +398,3 @@ def _spawn_order(process_id: str, command: Command) -> bytes:
 
 def _counted(report: wire.Report) -> tuple[str, Usage]:
     return report.get("limit", ""), Usage(*report.get("usage", ()))
-
-
-def _lost() -> SpawnFailed:
-    return SpawnFailed(errno.ECHILD, "spawner", "the spawner is gone")

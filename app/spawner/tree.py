@@ -14,6 +14,7 @@ _MARKER_BYTES = MARKER.encode() + b"="
 # The same as a resource limit: a descendant inherits it even if it leaves its group and session and empties its
 # environment, and only a privileged process can raise it. Linux no longer enforces this limit.
 _RLIMIT_LOCKS = 10
+_LOCKS_LINE = b"Max file locks"  # in /proc/PID/limits
 _LEAST_MARK = 1 << 61
 
 _PF_FORKNOEXEC = 0x40  # of the kernel's flags of a process
@@ -77,8 +78,19 @@ def mark_of(pid: int) -> int | None:
     """The mark of a process; None if it is gone. A process without one has some other limit."""
     try:
         return resource.prlimit(pid, _RLIMIT_LOCKS)[1]
+    except PermissionError:  # of another user, and we have no CAP_SYS_RESOURCE, as root in most containers
+        return _shown_mark(pid)
     except OSError:
         return None
+
+
+def _shown_mark(pid: int) -> int | None:
+    """What the kernel tells everybody, zombies included."""
+    for line in _read(f"/proc/{pid}/limits").splitlines():
+        if line.startswith(_LOCKS_LINE):
+            hard = line[len(_LOCKS_LINE) :].split()[1]
+            return int(hard) if hard.isdigit() else resource.RLIM_INFINITY
+    return None
 
 
 def parent(pid: int) -> int | None:

@@ -91,8 +91,12 @@ async def test_backends_share_the_memory_for_warm_processes_of_the_node(make_poo
     leases = await lease_all(pool, [first, second])
     sizes = pool._inventory.resident_bytes_of
     with anyio.fail_after(20):
-        while not all(map(sizes, pool._inventory.stocks.values())):
+        before, now = [0], [1]
+        while before != now or not all(now):  # one that has just been forked has the size of its parent
+            before = now
+            await anyio.sleep(0.1)
             await running.supervisor.meter.measure(running.supervisor.processes)
+            now = [sizes(each) for each in pool._inventory.stocks.values()]
     pool._sizing._warm_bytes = 4.5 * max(map(sizes, pool._inventory.stocks.values()))
     clock.ahead += MEASURE_EVERY_S
     leases += await lease_all(pool, [first] * 3)

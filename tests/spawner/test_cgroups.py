@@ -202,8 +202,9 @@ async def test_a_thousand_short_processes_leave_no_group_and_no_descriptor(clien
             tasks.create_task(some())
     await all_removed(roots)
     assert len(os.listdir("/proc/self/fd")) == ours
-    assert len(os.listdir(f"/proc/{client._spawner.pid}/fd")) == its
-    assert tree.children(client._spawner.pid) == []
+    with anyio.fail_after(10):  # the news of an end comes before all of it is done
+        while len(os.listdir(f"/proc/{client._spawner.pid}/fd")) > its or tree.children(client._spawner.pid):
+            await anyio.sleep(0.01)
 
 
 def test_memory_of_a_frozen_group_of_version_2_may_go_to_swap_although_its_limit_forbids_that(tmp_path):

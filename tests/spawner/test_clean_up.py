@@ -69,7 +69,7 @@ async def test_twenty_dead_spawners_leave_no_process_and_take_nobody_elses(clien
         some = [await family(client, *KINDS, *["stranger"] * has_groups, confinement=confinement) for _ in range(3)]
         descriptors = watch(*(pid for _, pids in some for pid in pids))
         await kill_spawner(client, restarts)
-        await all_end(descriptors, within_s=2)
+        await all_end(descriptors)
         for child, _ in some:
             assert await child.end() == End("spawner_lost")
             child.close()
@@ -87,7 +87,7 @@ async def test_processes_of_the_next_spawner_are_left_alone(client, restarts, ro
     descriptors = watch(*pids)
     await kill_spawner(client, restarts)
     new, its = await family(client, *KINDS, "stranger", confinement=confinement)
-    await all_end(descriptors, within_s=2)
+    await all_end(descriptors)
     with anyio.fail_after(10):
         while client._clean_ups:
             await anyio.sleep(0.01)
@@ -113,8 +113,8 @@ async def test_a_spawner_that_never_starts_again_is_tried_again_until_the_node_c
     main.write_text(f"open({str(tries)!r}, 'a').write('x'); raise SystemExit(1)")
     monkeypatch.setattr("app.spawner.client._MAIN", main)
     os.kill(client._spawner.pid, signal.SIGKILL)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not tries.exists() or tries.stat().st_size < 5:
             await anyio.sleep(0.01)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await client.aclose()

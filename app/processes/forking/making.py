@@ -1,15 +1,15 @@
 """Makes a template: a first process says what it imports, the template imports that, and a trial says whether a fork of
 it does the same as a process that is executed."""
 
-import json
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from app.domain import BackendSpec
 from app.errors import BackendError, BackendExited
@@ -26,10 +26,20 @@ IMPORTS_S = 60.0
 ENDS_S = 10.0  # a process that was asked to stop; then it is killed anyway
 MAX_MODULES = 5000
 _NAMED = 5  # modules in a reason
+_MAX_WORDS = 300  # characters of each
 _OWN = ("HOME", "TMPDIR", tree.MARKER)  # variables that each process has of its own
 
 Reason = Literal["not_python", "unfit", "differs", "died"]
 Files = Mapping[str, tuple[int, int]]  # size and time of change, by path
+
+
+class Told(msgspec.Struct):
+    """What a first process or a template says of its imports. It runs the backend's own code: it may be anything."""
+
+    modules: list[str] = []
+    findings: list[tuple[str, str, list[str]]] = []
+    files: list[str] = []
+    loaded: int = 0
 
 
 class NoTemplate(Exception):
@@ -142,8 +152,7 @@ class Maker:
                 raise NoTemplate("died", f"the first process cannot be asked: {error.strerror}") from error
             finally:
                 await self._stop(process)
-        names: list[str] = told.get("modules", [])
-        return names[:MAX_MODULES]
+        return told.modules[:MAX_MODULES]
 
     async def _imported(
         self, spec: BackendSpec, entry: Entry, modules: list[str], on_gone: Callable[[BackendProcess], None]
@@ -155,13 +164,20 @@ class Maker:
             process, channel = await self._start(spec, task, on_gone)
             try:
                 told = await _told(channel)
-                found = told["findings"]
+                found = told.findings
                 if not found:
-                    files = await anyio.to_thread.run_sync(files_of, told["files"])
+                    files = await anyio.to_thread.run_sync(files_of, told.files)
                     home = self._launcher.home_of(process)
-                    loaded: int = told["loaded"]
                     return Template(
-                        self._launcher, spec, process, channel, home, loaded, files, skip, has_rooms=self._has_rooms
+                        self._launcher,
+                        spec,
+                        process,
+                        channel,
+                        home,
+                        told.loaded,
+                        files,
+                        skip,
+                        has_rooms=self._has_rooms,
                     )
             except BaseException:
                 channel.close()
@@ -232,14 +248,16 @@ class Maker:
             await process.wait_gone()
 
 
-async def _told(channel: socket.socket) -> dict[str, Any]:
+async def _told(channel: socket.socket) -> Told:
     """Raises NoTemplate."""
     with anyio.move_on_after(IMPORTS_S):
         await anyio.wait_readable(channel)
         packet = channel.recv(wire.MAX_PACKET_BYTES)
         if packet:
-            told: dict[str, Any] = json.loads(packet)
-            return told
+            try:
+                return msgspec.json.decode(packet, type=Told)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise NoTemplate("died", "its process says what nobody has asked for") from error
         raise NoTemplate("died", "the template ends while it imports")
     raise NoTemplate("died", f"the imports take more than {IMPORTS_S:.0f} s")
 
@@ -250,7 +268,7 @@ def files_of(paths: Iterable[str]) -> Files:
     for path in paths:
         try:
             status = os.stat(path)
-        except OSError:
+        except (OSError, ValueError):  # a NUL
             continue
         found[path] = (status.st_size, status.st_mtime_ns)
     return found
@@ -270,4 +288,4 @@ def died(error: Exception) -> NoTemplate:
 
 def _words(found: list[tuple[str, str, list[str]]]) -> str:
     words = [f"{kind} ({what}{', by ' + names[0] if names else ''})" for kind, what, names in found[:_NAMED]]
-    return ", ".join(dict.fromkeys(words))
+    return ", ".join(dict.fromkeys(each[:_MAX_WORDS] for each in words))

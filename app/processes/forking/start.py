@@ -10,7 +10,7 @@ import anyio
 from app.processes.forking.text import Task
 from app.processes.homes import Home
 from app.sandbox.composer import Confined
-from app.spawner.client import SpawnFailed
+from app.spawner.client import SpawnerLost, SpawnFailed
 from app.spawner.wire import FORK_STAGE
 from app.spawner.wire import Start as Kind
 
@@ -62,6 +62,6 @@ def fork_deadline(start: Start) -> Iterator[None]:
     except TimeoutError:
         raise NoFork(f"no answer in {FORK_S:.0f} s") from None
     except SpawnFailed as error:
-        if error.stage != FORK_STAGE:
+        if error.stage != FORK_STAGE and not isinstance(error, SpawnerLost):  # with which the template ends
             raise
         raise NoFork(error.message) from error

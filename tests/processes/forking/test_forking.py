@@ -1,8 +1,10 @@
 """When a backend's processes are forked, and why they are not."""
 
+import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import anyio
 import pytest
 
 from app.domain import BackendSpec
+from app.errors import BackendExited
 from app.processes.forking.forking import ForkingOptions
 from app.processes.process import BackendProcess
 from app.sandbox.tiers import Tier
+from app.spawner import tree
 from tests.processes.forking.rig import HANDSHAKE, SERVER, asked, console_script, forked, forking, known, program, value
 from tests.processes.rig import Listener, Running, eventually, spec_of
 from tests.sandbox.inside import needs_bubblewrap
@@ -312,6 +316,37 @@ async def test_imports_that_never_end_keep_no_other_tenant_from_its_template(tmp
         await forked(running, good)
 
 
+def says(tmp_path: Path, word: str) -> BackendSpec:
+    """A program whose imports say this in the template's name: the backend's own code runs in it."""
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program/helper.py").write_text(
+        "import os, traceback\n"
+        "if any(each.name == 'preload' for each in traceback.extract_stack()):\n"
+        "    places = [name for name in os.listdir('/proc/self/fd') if int(name) > 2]\n"
+        "    for name in places:\n"
+        f"        try: os.write(int(name), {word.encode()!r})\n"
+        "        except OSError: pass\n"
+    )
+    return program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["[" * 5000, "[]", '{"findings": [1]}', '{"loaded": 1, "files": [5]}', '{"findings": 5, "files": {}}', "no JSON"],
+    ids=range(6),
+)
+async def test_a_template_that_says_anything_else_is_none(running, tmp_path, caplog, word):
+    assert await reason(running, says(tmp_path, word)) == "its process says what nobody has asked for"
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_a_template_that_says_much_is_quoted_in_part(running, tmp_path):
+    findings = [[str(number) * 3000, "y" * 3000, []] for number in range(5)]
+    found = await reason(running, says(tmp_path, json.dumps({"findings": findings})))
+    assert found.startswith("its imports leave 000")
+    assert len(found) < 2000
+
+
 async def test_a_template_that_nobody_uses_ends(tmp_path):
     async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(idle_s=0.3)) as running:
         process, listener = await forked(running, program(tmp_path, EVALUATES))
@@ -345,6 +380,29 @@ async def test_a_node_that_stops_while_a_template_is_made_leaves_nothing(tmp_pat
         pids = [each.pid for each in running.supervisor.processes if each.pid]
     assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
     assert os.listdir(tmp_path / "homes/acme/private") == []
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("tier", [Tier.ASSISTED, Tier.NAMESPACES], ids=lambda tier: tier.name.lower())
+async def test_a_spawner_that_dies_while_rooms_are_made_leaves_nothing(tmp_path, tier):
+    """Not even a zombie: with one of them the namespace of a template stays, and its first process."""
+    before = set(tree.children(os.getpid()))
+    async with forking(tmp_path, tier) as running:
+        spec = program(tmp_path, EVALUATES)
+        await forked(running, spec)
+
+        async def open_one() -> None:
+            with suppress(BackendExited):  # it ran already
+                await running.supervisor.spawn(spec, running.gone.append)
+
+        client = running.supervisor._spawner
+        async with anyio.create_task_group() as tasks:
+            for _ in range(16):
+                tasks.start_soon(open_one)
+            await eventually(lambda: len(tree.children(client._spawner.pid)) > 8)
+            os.kill(client._spawner.pid, signal.SIGKILL)
+        await eventually(lambda: client._spawner is not None and not client._clean_ups, 8)
+        assert set(tree.children(os.getpid())) - before == {client._spawner.pid}
 
 
 async def test_a_fork_that_is_over_its_memory_is_killed_alone(running, tmp_path):
