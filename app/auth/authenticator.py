@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeVar
 
+import anyio
 from prometheus_client import Counter
 
 from app.auth import tokens
 from app.auth.api_keys import PREFIX, ApiKeys
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth.credential_expiry import SWEEP_S, CredentialExpiry
 from app.auth.credential_uses import CredentialUses
 from app.auth.refusal import CredentialRefused
 from app.auth.tokens import Target, Tokens
@@ -28,6 +29,7 @@ from app.single_flight import SingleFlight
 REMEMBER_S = 30.0  # a revocation without a notice takes effect after this time at the latest
 REMEMBER_REFUSED_S = 5.0
 ASK_AGAIN_S = 1.0  # while the database is away
+DOUBT_S = 3.0  # after a standstill; by then it is known anew whether the database answers
 TABLE_SIZE = 10_000
 MAX_CREDENTIAL_BYTES = len(b"Bearer ") + tokens.MAX_TOKEN_BYTES
 
@@ -105,10 +107,12 @@ class Authenticator:
         storage: Storage | None = None,
         switches: Switches | None = None,
         uses: CredentialUses | None = None,
+        has_stood_still: Callable[[], bool] = lambda: False,  # since it was asked last
     ) -> None:
         self._storage = storage or Storage(is_away=lambda: False, trail_age_s=lambda: math.inf)
         self._keys, self._tokens, self._clock, self._wall_clock = keys, tokens, clock, wall_clock
         self._tries, self._switches = tries, switches
+        self._has_stood_still, self._believes_watch_at = has_stood_still, -math.inf
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest
         self._refused: dict[bytes, tuple[Facts | Disabled, float]] = {}
@@ -145,6 +149,7 @@ class Authenticator:
         """
         if header_value is None:
             raise self._refusal(_MISSING)
+        self.doubt_after_standstill()
         principal = self.remembered(header_value, None if target is None else lambda: target)
         if principal is not None:
             return principal
@@ -204,7 +209,7 @@ class Authenticator:
         return is_good and not self.watch.may_concern(principal, count)
 
     async def _ask_again(self, principal: Principal) -> None:
-        if self._storage.is_away() and self._is_confirmed(principal, is_away=True):
+        if self._is_storage_away() and self._is_confirmed(principal, is_away=True):
             return  # without a query: a database that hangs would delay it
         revoked = self.watch.count
         try:
@@ -243,6 +248,30 @@ class Authenticator:
         self._forget(lambda principal: principal.identity[:2] == (tenant, issuer))
         if self._tokens is not None:
             self._tokens.forget(tenant, issuer)
+
+    async def run(self) -> None:
+        """Ends what has expired, and notices standstills, until it is cancelled."""
+        while True:
+            await anyio.sleep(SWEEP_S)
+            self.doubt_after_standstill()
+            self.watch.sweep()
+
+    def doubt_after_standstill(self) -> None:
+        """After a standstill, once: notices of revocations may not have been read yet, so credentials are looked up
+        again, those of requests under way too. Where the database is really away they count as before."""
+        if not self._has_stood_still():
+            return
+        now = self._clock()
+        self._believes_watch_at = now + DOUBT_S
+        self._known = {key: (principal, min(until, now)) for key, (principal, until) in self._known.items()}
+        good = [each for each in self._confirmed if not self.watch.may_concern(each, self._confirmed[each][0])]
+        self.watch.revoked(lambda principal: True)
+        self._confirmed = {each: (self.watch.count, min(self._confirmed[each][1], now)) for each in good}
+
+    def _is_storage_away(self) -> bool:
+        """Whether that is known without a query, which could hang. Not right after a standstill: what was asked of the
+        database before has been under way for as long."""
+        return self._storage.is_away() and self._clock() >= self._believes_watch_at
 
     async def flush_last_used(self) -> None:
         """Stores when keys were used last; the node calls it once a minute and when it stops.
@@ -287,7 +316,7 @@ class Authenticator:
         refused = self._refused.get(key)
         if refused is not None and refused[1] > self._clock():
             raise self._refusal(refused[0])
-        if self._storage.is_away() and (kept := self._kept(key)) is not None:
+        if self._is_storage_away() and (kept := self._kept(key)) is not None:
             return kept  # without a query: a database that hangs would delay it
         revoked = self.watch.count
         try:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
-import anyio
-
 from app.domain import Principal
 
 SWEEP_S = 0.25  # how late an expiry may be noticed
@@ -86,12 +84,6 @@ class CredentialExpiry:
             yield
         finally:
             self._holds.discard(hold)
-
-    async def run(self) -> None:
-        """Sweeps until it is cancelled."""
-        while True:
-            await anyio.sleep(SWEEP_S)
-            self.sweep()
 
     def sweep(self) -> None:
         """Ends what has expired. Usually nothing is due, and that is one comparison."""

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from app import __version__
 from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
+from app.admin.resources.me import me_at_once
 from app.admin.router import build_router
 from app.cluster.all_nodes import answer_for
 from app.console.issuer_sign_in import IssuerSignIn
@@ -114,7 +115,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     )
     by_issuer = IssuerSignIn(records.issuers, credentials.outbound, credentials.sealer, _now)
     attempts = RateLimiter("console_sign_in", metrics.rate_limited)
-    site = Site(app, visitors, by_issuer, attempts, settings.public_url)
+    site = Site(app, me_at_once, visitors, by_issuer, attempts, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
     front = Front(rest, credentials.authenticator, streamable, sse, registry, guard)
     return Passage(front, visitors, settings.public_url)

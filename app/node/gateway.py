@@ -33,7 +33,7 @@ from app.peers.dead_nodes import abandon_the_dead, stay_acquainted
 from app.peers.passing import Passing
 from app.redis.connection import RedisConnection, Script
 from app.routing.routes import new_node_id
-from app.sessions.registry import sweep_for_ever
+from app.sessions.idle.sweeping import sweep_for_ever
 from app.storage.audit import AuditLog
 from app.this_node.change_effects import ChangeEffects
 from app.tracing.tracer import Tracer
@@ -135,7 +135,7 @@ async def open_gateway(
         processes = await open_processes(opening, records, credentials)
         routes = await open_routes(opening, credentials.sealer)
         sessions = await open_sessions(opening, records, credentials, processes, routes)
-        membership = join(opening, routes, sessions)
+        membership = join(opening, credentials, routes, sessions)
         local = ChangeEffects(
             credentials.authenticator,
             records.directory,
@@ -172,9 +172,9 @@ async def open_gateway(
 def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
     """The tasks of every node, alone or not."""
     sessions, membership, authenticator = gateway.sessions, gateway.membership, gateway.credentials.authenticator
-    tasks.start_soon(sweep_for_ever, sessions.registry, membership.guard, sessions.sessionless.sweep)
+    tasks.start_soon(sweep_for_ever, sessions.registry.sweeping, membership.guard, sessions.sessionless.sweep)
     tasks.start_soon(flush_for_ever, authenticator)
-    tasks.start_soon(authenticator.watch.run)
+    tasks.start_soon(authenticator.run)
     tasks.start_soon(authenticator.uses.run)
     tasks.start_soon(gateway.records.watch.run)
     tasks.start_soon(membership.heartbeat.run)

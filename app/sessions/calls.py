@@ -122,6 +122,7 @@ class SessionCalls:
         if span is not None and span.is_whole:
             span.context.take()
         self.begun += 1
+        self._gate.call_sent()
         return line
 
     def _refused(self, message: Request, error: BaseException, now: float, *, is_own: bool) -> None:
@@ -175,7 +176,7 @@ class SessionCalls:
         if call is not None and call.stream is not Listen.STREAM and is_past(call.stream.expires_at):
             raise CredentialExpired
         try:
-            self._gate.begin_call(now)
+            self._gate.begin_step(now)
         except GatewayError as error:
             self._note_limit(error)
             raise

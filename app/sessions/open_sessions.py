@@ -2,7 +2,7 @@
 them. Only the registry adds and removes."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
@@ -23,10 +23,12 @@ class OpenSessions:
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}
         self._hidden: dict[str, Session] = {}
+        self._of_tenants: dict[str, dict[str, Session]] = {}
         self.draining = False
 
     def add(self, session: Session) -> None:
         self.by_id[session.id] = session
+        self._of_tenants.setdefault(session.spec.tenant, {})[session.public_id] = session
 
     def hide(self, session: Session) -> None:
         """New requests do not find it, and wait until another node has it or it has ended; calls in flight go on."""
@@ -34,8 +36,20 @@ class OpenSessions:
             self._hidden[session.id] = session
 
     def remove(self, session: Session) -> None:
-        if self.by_id.pop(session.id, None) is None:
-            del self._hidden[session.id]
+        """One that was handed over may have come back before it has ended here: then there are two of this id."""
+        tenant = session.spec.tenant
+        of_tenant = self._of_tenants.get(tenant, {})
+        for table, name in ((self.by_id, session.id), (self._hidden, session.id), (of_tenant, session.public_id)):
+            if table.get(name) is session:
+                del table[name]
+        if not of_tenant:
+            self._of_tenants.pop(tenant, None)
+
+    def shown(self, tenant: str | None) -> Mapping[str, Session]:
+        """Those of a tenant, or all, the hidden ones too, by their public ids."""
+        if tenant is None:
+            return {name: session for each in self._of_tenants.values() for name, session in each.items()}
+        return self._of_tenants.get(tenant, {})
 
     def take_no_more(self) -> None:
         self.draining = True

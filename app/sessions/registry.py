@@ -1,13 +1,10 @@
 """SessionRegistry: the sessions of this node. Opens, finds, sweeps and closes them."""
 
-import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol, Self
 
-import anyio
-
-from app.domain import BackendSpec, Limits, Principal, public_id
+from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     SESSION_RETRY_S,
     UNKNOWN,
@@ -36,20 +33,17 @@ from app.sessions.draining import Draining
 from app.sessions.ended import EndedSessions
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
 from app.sessions.idle.parking import Parking
-from app.sessions.idle.reclaiming import RELEASED_WITHIN_S, Reclaiming, why_over
+from app.sessions.idle.reclaiming import RELEASED_WITHIN_S, Reclaiming
+from app.sessions.idle.sweeping import Sweeping
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.session import Session, Surroundings
 from app.sessions.session_log import SessionLog
-from app.sessions.standstill import StandstillDetector, StandstillGuard
+from app.sessions.standstill import StandstillDetector
 from app.streams.journal import NotDurable
 
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
-SWEEP_S = 0.25  # how late a deadline may be noticed
-AGES_EVERY = 4  # sweeps between two checks of the sessions' ages
 FIRST_TOKEN = 1
-
-log = logging.getLogger(__name__)
 
 
 AskAgain = Callable[[], Awaitable[None]]  # raises if the principal may not have the session any more
@@ -73,7 +67,7 @@ class Durability(Protocol):
 
 
 class SessionRegistry:
-    """The node's sessions, by id; leaving the `async with` closes all. `sweep_for_ever` has to run.
+    """The node's sessions, by id; leaving the `async with` closes all. `idle.sweeping.sweep_for_ever` has to run.
 
     `leaving`: the node was told to stop and is not ready, but still accepts everything; `draining`: it opens no
     sessions. With `durability` there are other nodes.
@@ -112,6 +106,7 @@ class SessionRegistry:
         self.standstill = standstill or StandstillDetector()
         self._parking = parking or Parking(self.standstill, metrics)
         self.reclaiming = Reclaiming(self._sessions, self.standstill, self._parking)
+        self.sweeping = Sweeping(self._sessions, self._ended, self._parking)
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,6 +160,7 @@ class SessionRegistry:
     ) -> Session:
         session_id = self._ownership.new_session_id()
         session = self._admit(session_id, principal, spec, limits, transport)
+        self._on_new(session)
         try:
             await self._ownership.claim_session(session_id, principal, *spec.key, transport, limits)
             await still_allowed()
@@ -217,15 +213,20 @@ class SessionRegistry:
             self.standstill,
             self._stream_after_s,
             self._on_timeout,
-            self._log.opened,
+            self._opened,
             self._watchers,
+            self.sweeping.note,
         )
         session = Session(session_id, principal, spec, surroundings)
         self._sessions.add(session)
-        self._on_new(session)
         self._metrics.sessions.labels(transport).inc()
         self._metrics.sessions_opened.labels(transport).inc()
         return session
+
+    def _opened(self, session: Session, how: str) -> None:
+        self._log.opened(session, how)
+        if how == "taken over":  # only now it is known when it was opened
+            self._on_new(session)
 
     async def connect(self, session: Session) -> None:
         """Leases the session's process. Raises as `backend` and Session.connect; then the caller closes it."""
@@ -316,6 +317,10 @@ class SessionRegistry:
         """How many requests of clients wait for their answer."""
         return self._sessions.calls_in_flight()
 
+    def shown(self, tenant: str | None) -> Mapping[str, Session]:
+        """As OpenSessions.shown."""
+        return self._sessions.shown(tenant)
+
     def __len__(self) -> int:
         return len(self._sessions)
 
@@ -348,45 +353,9 @@ class SessionRegistry:
         self._endings.note(session.id, session.principal, session.spec.key, reason)
         if reason != HANDED_OVER:
             self._ownership.release(session_key(session.id))
-        session.gate.close_session(session.principal.identity)
+        session.gate.close_session(session.principal.identity, session.calls.begun)
         self.gates.drop_unused(session.spec.tenant)
         self._metrics.sessions.labels(session.transport).dec()
         self._metrics.sessions_closed.labels(reason).inc()
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)
         self._log.ended(session, reason)
-
-    def sweep(self, now: float, *, look_at_age: bool) -> None:
-        """Ends overdue calls, idle and too old sessions, and forgets ended ones that are too old."""
-        self._ended.sweep(now)
-        for session in self:
-            try:
-                self._sweep_one(session, now, look_at_age=look_at_age)
-            except Exception:
-                log.exception("Could not sweep session %s; it is closed", public_id(session.id))
-                session.close("internal_error")
-
-    def _sweep_one(self, session: Session, now: float, *, look_at_age: bool) -> None:
-        exchange = session.exchange
-        if exchange.in_flight or exchange.has_questions or exchange.holds_back:
-            session.sweep(now)
-        if look_at_age:
-            session.streams.trim(now)
-            if (reason := why_over(session, now)) is not None:
-                session.close(reason)
-            elif session.spec.timeouts.park_s is not None and not self.draining:
-                self._parking.look_at(session, now)
-
-
-async def sweep_for_ever(
-    registry: SessionRegistry, guard: StandstillGuard, before: Callable[[float], None] = lambda now: None
-) -> None:
-    """Sweeps the sessions four times a second, and notices standstills. `before` is called first, with the time."""
-    tick = 0
-    while True:
-        await anyio.sleep(SWEEP_S)
-        tick += 1
-        now = time.monotonic()
-        if not guard.standstill.tick():
-            await guard.prove()
-        before(now)
-        registry.sweep(now, look_at_age=tick % AGES_EVERY == 0)

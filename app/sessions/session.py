@@ -55,6 +55,7 @@ class Surroundings(NamedTuple):
     on_timeout: Callable[["Session", Failed], None] = lambda session, failed: None
     on_opened: Callable[["Session", str], None] = lambda session, how: None  # how: as SessionLog.opened
     watchers: Watchers = UNWATCHED
+    on_request: Callable[["Session"], None] = lambda session: None  # something is under way
 
 
 class Session:
@@ -64,7 +65,7 @@ class Session:
         self.id, self.public_id = session_id, public_id(session_id)
         self.principal, self.spec = principal, spec
         self.transport, self.gate, self._metrics, self._on_closed, self._standstill = around[:5]
-        self._on_timeout, self._on_opened = around.on_timeout, around.on_opened
+        self._on_timeout, self._on_opened, self._on_request = around.on_timeout, around.on_opened, around.on_request
         self.version = assumed(self.transport)
         call_s, initialize_s = spec.timeouts.call_s, spec.timeouts.initialize_s
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
@@ -72,15 +73,13 @@ class Session:
         self.streams = SessionStreams(self, self.exchange, self.link.hold_up, around.stream_after_s)
         self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill, around.watchers)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
-        self._lifecycle = Lifecycle()
+        self._lifecycle, self._closed_for = Lifecycle(), ""
         self.hello: bytes | None = None  # `initialize` as sent to the process, if it was
         self.journal: Journal | None = None  # of a durable session
         self._held = HeldLines(self.streams.back_pressure.change)
-        self._closed_for = ""
         self.refusal: GatewayError | None = None  # the answer to requests after the end, where one was given
         self.is_pooled = False  # shared by clients of 2026-07-28: its requests are not those of clients
-        self.waited_s = 0.0  # for its process
-        self.bytes_received = 0  # from its process
+        self.waited_s, self.bytes_received = 0.0, 0  # for its process, and from it
         self.address = ""  # of the client that opened it, where this node knows it
         self.client_info: msgspec.Raw | None = None  # `clientInfo` of a client that sent no `initialize`
 
@@ -167,6 +166,7 @@ class Session:
         if self._standstill.is_detected():
             raise RoutesUnavailable
         now = self.last_seen = time.monotonic()
+        self._on_request(self)
         line = self.calls.begin(message, stream, now, is_own=is_own)
         if message.method == "initialize":
             self._lifecycle.follow(Trigger.INITIALIZE)
@@ -306,7 +306,7 @@ class Session:
         self.calls.begin_step(self.exchange.calls.get(call), time.monotonic())
 
     def step_ends(self) -> None:
-        self.gate.end_call()
+        self.gate.end_step()
 
     def _answered(self, answer: Answer, now: float) -> None:
         call, response = answer.call, answer.response

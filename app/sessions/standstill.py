@@ -48,6 +48,13 @@ class StandstillDetector:
         self.ticked_at = now
         return True
 
+    def has_stood_still(self) -> bool:
+        """Whether the node did since this was called last. For who has nothing to verify, and a detector of its own."""
+        has = not self.tick()
+        if has:
+            self.resolved(self._clock())
+        return has
+
     def now(self) -> float:
         """The time by the detector's clock."""
         return self._clock()
@@ -89,7 +96,8 @@ class StandstillGuard:
     """After a standstill: verifies which sessions this node still owns, and lets those go on.
 
     `prove_routes` asks the store about every route and closes the sessions that are not ours any more; its argument is
-    when the gap began, by the detector's clock. `deliver_held` lets all others go on.
+    when the gap began, by the detector's clock. `deliver_held` lets all others go on. `doubt` is called before: what
+    was permitted may not be any more.
     """
 
     def __init__(
@@ -98,9 +106,11 @@ class StandstillGuard:
         routes: Sized,
         prove_routes: Callable[[float], Awaitable[None]],
         deliver_held: Callable[[], None],
+        doubt: Callable[[], None] = lambda: None,
     ) -> None:
         self.standstill = standstill
         self._routes, self._prove_routes, self._deliver_held = routes, prove_routes, deliver_held
+        self._doubt = doubt
         self._proving = anyio.Lock()
         self._failed_proofs = 0
 
@@ -130,6 +140,7 @@ class StandstillGuard:
                 self.standstill.now() - self.standstill.ticked_at,
                 len(self._routes),
             )
+            self._doubt()
             asked_at = self.standstill.now()
             try:
                 await self._prove_routes(self.standstill.ticked_at)

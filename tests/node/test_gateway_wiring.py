@@ -108,7 +108,7 @@ async def test_four_times_a_second_everything_that_may_be_overdue_is_looked_at(
     """`sweep_for_ever`, and what it is given."""
     node, swept = pair.first, set[str]()
     before = node.membership.guard.standstill.ticked_at
-    monkeypatch.setattr(node.sessions.registry, "sweep", lambda now, look_at_age: swept.add("sessions"))
+    monkeypatch.setattr(node.sessions.registry.sweeping, "sweep", lambda now: swept.add("sessions"))
     monkeypatch.setattr(node.sessions.sessionless.suspended, "sweep", lambda now: swept.add("suspended calls"))
     await becomes({"sessions", "suspended calls"}, lambda: swept)
     assert node.membership.guard.standstill.ticked_at > before
@@ -133,6 +133,17 @@ async def test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_conne
     await pair.first.membership.guard.prove()
     assert session.state is SessionState.CLOSED
     assert redis.generation == before + 1
+
+
+async def test_after_a_pause_credentials_are_looked_up_again(pair: Pair) -> None:
+    """What the guard calls."""
+    authenticator = pair.first.credentials.authenticator
+    watch, standstill = authenticator.watch, authenticator._has_stood_still.__self__  # type: ignore[attr-defined]
+    principal, seen = Principal("default", "key", "caller", frozenset()), watch.count
+    standstill.ticked_at -= 100.0
+    pair.first.sessions.registry.standstill.ticked_at -= 100.0
+    await pair.first.membership.guard.prove()
+    assert watch.may_concern(principal, seen)
 
 
 async def test_a_journal_that_is_anothers_ends_the_session(pair: Pair) -> None:
@@ -314,7 +325,7 @@ async def _was_used(node: Gateway, principal: Principal) -> None:
 
 
 async def test_what_an_expired_credential_has_opened_is_ended(pair: Pair) -> None:
-    """`authenticator.watch.run`."""
+    """`authenticator.run`."""
     ended = anyio.Event()
     principal = Principal("default", "https://issuer", "alice", frozenset(), time.time() + 0.05)
     with pair.first.credentials.authenticator.watch.hold(principal, ended.set), anyio.fail_after(10):

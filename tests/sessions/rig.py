@@ -12,8 +12,9 @@ import pytest
 from app.domain import BackendSpec, Principal, Timeouts
 from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
+from app.sessions.idle.sweeping import sweep_for_ever
 from app.sessions.open_sessions import OpenSessions
-from app.sessions.registry import SessionRegistry, sweep_for_ever
+from app.sessions.registry import SessionRegistry
 from app.sessions.standstill import StandstillDetector, StandstillGuard
 from tests.sessions.fakes import FakePool, FakeStore, all_ours, alone
 
@@ -66,7 +67,7 @@ async def unswept(
     ) as registry:
         yield registry
         gates = {session.gate for session in registry}
-    assert all(gate.in_flight == 0 for gate in gates)
+    assert all(gate.in_flight == gate.begun == 0 for gate in gates)
     assert all(lease.released for lease in pool.leases)
 
 
@@ -95,6 +96,6 @@ async def registry(
             sweep(now)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sweep_for_ever, unswept, guard, each)
+        tasks.start_soon(sweep_for_ever, unswept.sweeping, guard, each)
         yield unswept
         tasks.cancel_scope.cancel()

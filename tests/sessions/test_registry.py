@@ -356,6 +356,19 @@ async def test_a_hidden_session_is_not_found_and_still_there(cluster: Cluster, p
     assert len(cluster.registry) == 0
 
 
+async def test_two_of_one_id_can_end_in_any_order(cluster: Cluster, principal: Principal) -> None:
+    """One is being handed over, and comes back."""
+    for newest_first in (False, True):
+        old = await cluster.open("stateless")
+        cluster.registry._sessions.hide(old)
+        spec, limits = await cluster.registry._find_backend("acme", "stateless")
+        new = cluster.registry.restored(old.id, principal, spec, limits, "streamable")
+        assert list(cluster.registry.shown("acme").values()) == [new]
+        for session in (new, old) if newest_first else (old, new):
+            session.close("deleted")
+        assert (len(cluster.registry), cluster.registry.shown("acme")) == (0, {})
+
+
 def sample(cluster: Cluster, name: str, **labels: str) -> float | None:
     return cluster.metrics.registry.get_sample_value(name, labels)
 
@@ -371,7 +384,7 @@ async def test_a_change_that_was_held_back_is_told_although_no_call_runs(
         session.streams.listen.take_all()
     link.say(method="notifications/tools/list_changed")
     assert session.streams.listen.take_all() == []
-    registry.sweep(time.monotonic() + 1.1, look_at_age=False)
+    registry.sweeping.sweep_all(time.monotonic() + 1.1)
     (change,) = session.streams.listen.take_all()
     assert isinstance(change, bytes)
     assert b"list_changed" in change

@@ -17,6 +17,7 @@ from app.errors import GatewayError
 from app.limits.rate_limiter import RateLimiter
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
+from app.sessions.standstill import StandstillDetector
 
 FLUSH_EVERY_S = 60.0  # between two writes of last_used_at
 
@@ -49,6 +50,7 @@ async def open_credentials(opening: Opening, records: Records) -> Credentials:
         storage=Storage(records.watch.is_away, records.trail.age_s),
         switches=records.switches,
         uses=CredentialUses(metrics.new_addresses),
+        has_stood_still=StandstillDetector().has_stood_still,
     )
     stack.push_async_callback(_flush_once, authenticator)
     issuer_check = IssuerCheck(tokens, outbound.get, records.switches.off)

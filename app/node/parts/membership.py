@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from app.cluster.all_nodes import AllNodes
+from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.routes import Routes
 from app.node.parts.sessions import Sessions
@@ -35,7 +36,7 @@ class Membership:
         return math.isfinite(self.heartbeat.last_ok)
 
 
-def join(opening: Opening, routes: Routes, sessions: Sessions) -> Membership:
+def join(opening: Opening, credentials: Credentials, routes: Routes, sessions: Sessions) -> Membership:
     """The others know this node from its first heartbeat on, and are told when it ends."""
     routing, ownership = routes.routing, routes.ownership
     heartbeat = Heartbeat(
@@ -46,7 +47,9 @@ def join(opening: Opening, routes: Routes, sessions: Sessions) -> Membership:
         opening.standstill.now,
         sessions.journals.rewrite_all,
     )
-    guard = StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, opening.sessions.deliver_held)
+    doubt = credentials.authenticator.doubt_after_standstill
+    deliver_held = opening.sessions.deliver_held
+    guard = StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, deliver_held, doubt)
     probe = Silence(routing.peers.probe)
     router = Router(routing.store, opening.node_id, heartbeat.peers, heartbeat.departed, probe, ownership.has_ended)
     opening.stack.push_async_callback(_leave, heartbeat)

@@ -60,7 +60,7 @@ async def test_an_idle_session_is_frozen_and_thawed_by_the_next_call(
 ) -> None:
     caplog.set_level("INFO")
     session = await opened(registry, pool, principal)
-    registry.sweep(session.last_seen + PARK_S - 1, look_at_age=True)
+    registry.sweeping.sweep_all(session.last_seen + PARK_S - 1)
     assert numbers(registry) == (0, 0)
     sweep(registry, session)
     assert (session.link.rest, session.link.process, session.link.is_without_process) == ("frozen", "p1", False)
@@ -104,7 +104,7 @@ async def test_a_session_runs_in_which_anything_goes_on(
     if what == "output":
         silent(session, 10)
         process.say(method="notifications/message", params={})
-    registry.sweep(now, look_at_age=True)
+    registry.sweeping.sweep_all(now)
     assert (session.link.rest, process.orders) == (None, [])
 
 
@@ -133,7 +133,7 @@ async def test_a_frozen_session_ends_as_others_do(
     old.opened_at -= SPEC.timeouts.absolute_s
     for each in (ended, died):
         each.last_seen += 10
-    registry.sweep(ended.last_seen, look_at_age=True)
+    registry.sweeping.sweep_all(ended.last_seen)
     assert [each.state for each in sessions[:2]] == [SessionState.CLOSED] * 2
     registry.close_where(lambda session: session is ended, "key_revoked")
     pool.process().die()
