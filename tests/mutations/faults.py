@@ -409,10 +409,17 @@ FAULTS = (
         GATES,
     ),
     Fault(
+        "the calls of a closed session stay counted",
+        "app/limits/gates.py",
+        "        self.begun -= begun",
+        "        self.begun -= 0",
+        GATES,
+    ),
+    Fault(
         "a closed session stays counted",
         "app/limits/gates.py",
-        '"""Undoes `open_session`."""\n        self.sessions -= 1',
-        '"""Undoes `open_session`."""\n        self.sessions -= 0',
+        "self.sessions -= 1\n        self.begun -= begun",
+        "self.sessions -= 0\n        self.begun -= begun",
         GATES,
     ),
     Fault(

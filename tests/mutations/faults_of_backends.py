@@ -86,7 +86,7 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a change that was held back is told only while a call runs",
-        "app/sessions/registry.py",
+        "app/sessions/idle/sweeping.py",
         " or exchange.holds_back",
         "",
         ("tests/sessions/test_registry.py",),

@@ -86,6 +86,38 @@ FAULTS_OF_INSPECTIONS = (
         ("tests/cluster/test_lost_inspections.py::test_one_that_no_node_knows_and_that_has_no_end_gets_one",),
     ),
     Fault(
+        "an inspection of next sessions sees older ones that move to its node",
+        "app/this_node/inspecting.py",
+        "if session.state is SessionState.OPEN and",
+        "if False and",
+        (
+            "tests/integration/test_inspections_of_nodes.py::test_of_sessions_that_move_only_those_that_were_opened_after_it_are_seen",
+        ),
+    ),
+    Fault(
+        "what a message names is kept with its secrets",
+        "app/inspections/inspection.py",
+        "return self._mask.text(word)[:MAX_SHOWN]",
+        "return word[:MAX_SHOWN]",
+        ("tests/this_node/test_inspecting.py::test_secrets_are_masked_in_what_a_message_names_too",),
+    ),
+    Fault(
+        "masking one message takes as long as it takes",
+        "app/inspections/masking.py",
+        "if self._until is not math.inf and",
+        "if False and",
+        ("tests/inspections/test_masking.py::test_a_message_that_takes_long_to_look_through_is_given_up",),
+    ),
+    Fault(
+        "what is being started when the spawner dies counts as dead",
+        "app/processes/supervisor.py",
+        'if start.kind != "exec":',
+        "if True:",
+        (
+            "tests/processes/test_supervisor.py::test_what_is_being_started_when_the_spawner_dies_is_started_by_the_next_one",
+        ),
+    ),
+    Fault(
         "a later process is told that it belongs to the trace of the first",
         "app/protocol/handshake_record.py",
         "kept = {name: value for name, value in meta.items() if name not in _PLACE}",

@@ -78,7 +78,7 @@ FAULTS_OF_NAMESPACES = (
     Fault("the home of a running process is a leftover", _HOMES, "return False  # in use, or", "pass  # in use, or", HOMES),
     Fault(
         "clients read paths of the node in why a sandbox could not be made",
-        "app/processes/supervisor.py",
+        "app/processes/start_failures.py",
         "if error.stage in _OF_THE_SANDBOX:",
         "if False:",
         RUNNING,

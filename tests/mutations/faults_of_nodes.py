@@ -44,22 +44,29 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: nothing is swept",
         GATEWAY,
-        "    tasks.start_soon(sweep_for_ever, sessions.registry, membership.guard, sessions.sessionless.sweep)\n",
+        "    tasks.start_soon(sweep_for_ever, sessions.registry.sweeping, membership.guard, sessions.sessionless.sweep)\n",
         "",
         (WIRING + "test_four_times_a_second_everything_that_may_be_overdue_is_looked_at",),
     ),
     Fault(
         "wiring: after a pause nothing is proved",
         MEMBERSHIP,
-        "StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, opening.sessions.deliver_held)",
+        "StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, deliver_held, doubt)",
         "StandstillGuard(standstill, (), lambda _: anyio.sleep(0), lambda: None)",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
+        "wiring: after a pause what is known of credentials is believed",
+        MEMBERSHIP,
+        "heartbeat.prove_anew, deliver_held, doubt)",
+        "heartbeat.prove_anew, deliver_held)",
+        (WIRING + "test_after_a_pause_credentials_are_looked_up_again",),
+    ),
+    Fault(
         "wiring: after a pause the old connection is asked",
         MEMBERSHIP,
-        "StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, opening.sessions.deliver_held)",
-        "StandstillGuard(opening.standstill, ownership, lambda _: heartbeat.prove(), opening.sessions.deliver_held)",
+        "StandstillGuard(opening.standstill, ownership, heartbeat.prove_anew, deliver_held, doubt)",
+        "StandstillGuard(opening.standstill, ownership, lambda _: heartbeat.prove(), deliver_held, doubt)",
         (WIRING + "test_after_a_pause_the_first_look_ends_what_was_taken_over_a_new_connection",),
     ),
     Fault(
@@ -149,7 +156,7 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: nobody ends what expired credentials have opened",
         GATEWAY,
-        "    tasks.start_soon(authenticator.watch.run)\n",
+        "    tasks.start_soon(authenticator.run)\n",
         "",
         (WIRING + "test_what_an_expired_credential_has_opened_is_ended",),
     ),
