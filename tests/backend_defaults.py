@@ -18,6 +18,7 @@ from typing import Any
 VARIABLES = "BACKENDS_OF_TESTS", "BACKENDS_OF_TESTS_TALLY"  # for the workers of a run, which are its children
 # What they are told they keep in memory, and their tests ask for it again: with `recovery: respawn` it would be lost.
 STATEFUL = frozenset({"ledger.py", "notebook.py", "tasks.py", "toolbox.py", "showcase.py", "turnstile.py"})
+SILENT = frozenset({"eras.py"})
 # How processes were started, and what became of sessions that rested.
 COUNTED = (
     "trunkline_process_starts_total",
@@ -100,6 +101,8 @@ class BackendDefaults:
         if self.forks:
             if not words[0].startswith("python") and not (Path(argv[0]).parent / "python").exists():
                 return f"{words[0]} is no program of Python"
+            if SILENT.intersection(words):
+                return "it never says what it offers, without which there is no template"
             if given.get("state") == "keep":
                 return "homes that last"
             if set(given.get("sandbox", {})) - {"write"}:

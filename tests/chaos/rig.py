@@ -15,6 +15,7 @@ import anyio
 import httpx2
 import psutil
 
+from tests.backend_defaults import announced, count_samples
 from tests.chaos.history import Node, Writer
 from tests.chaos.proxies import Address, Line
 from tests.integration.gateway import Gateway, is_alive, marked
@@ -179,6 +180,8 @@ class Rig:
         """Stops every node; what is wrong with how they ended, if anything."""
         ending = self.running
         family = {each for node in ending for each in node.family()}
+        for node in ending if announced().fields else ():
+            count_samples(await anyio.to_thread.run_sync(node.metrics))
         for place in self.places:
             if place.node is not None:
                 place.node.process.send_signal(signal.SIGTERM)

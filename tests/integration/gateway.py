@@ -150,6 +150,11 @@ class Gateway:
                         count(f"template in tier: {each['tier']}")
         return f"{self.url}/t/{tenant}/{name}"
 
+    def serving(self, tenant: str) -> list[dict[str, Any]]:
+        """The tenant's processes on all nodes, as this one lists them, without the templates of forks."""
+        found = self.api("GET", f"/tenants/{tenant}/processes?limit=200")["items"]
+        return [each for each in found if each["start"] != "template"]
+
     def siblings(self) -> "list[Gateway]":
         """The nodes of its database that run, with itself."""
         return [self]
@@ -185,7 +190,7 @@ class Gateway:
         """The backend with this stdin, and what it has started that kept it."""
         return [each for each in self.backends() if stdin_of(each.pid) == stdin]
 
-    async def wait_for_backends(self, count: int, within_s: float = 10.0) -> float:
+    async def wait_for_backends(self, count: int, within_s: float = 30.0) -> float:
         """Waits until exactly `count` backend processes live; returns the seconds that took."""
         started = time.monotonic()
         await until(lambda: len(self.backends()) == count, within_s, lambda: f"{len(self.backends())} processes")
@@ -273,13 +278,13 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 async def until(
-    condition: Callable[[], object], within_s: float = 5.0, state: Callable[[], object] = lambda: "not yet"
+    condition: Callable[[], object], within_s: float = 20.0, state: Callable[[], object] = lambda: "not yet"
 ) -> None:
     """Waits for something that has no event for us: the life of other programs' processes, files, counters."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"after {within_s} s: {state()}"
-        await anyio.sleep(0.01)
+        await anyio.sleep(0.02)  # REST takes 50 requests a second for long
 
 
 def for_backends(directory: Path) -> Path:

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -83,6 +84,16 @@ class Nodes:
         """Every living process of a backend, whichever node has started it."""
         return {each for node in self.all for each in node.backends()}
 
+    async def have_only(self, sessions: int, of: Endpoint, *, warm: int = 0, within_s: float = 15.0) -> None:
+        """Waits until that tenant has so many sessions, and no backend has another process than theirs and the warm
+        ones: a parked session has none."""
+
+        def found() -> tuple[int, int]:
+            living = self.living()[0].api("GET", f"/tenants/{of.tenant}/sessions?limit=200")["items"]
+            return len(living), len(self.backends()) - sum(each["process"] is not None for each in living)
+
+        await until(lambda: found() == (sessions, warm), within_s, found)
+
     def close(self) -> None:
         self._stack.close()
 
@@ -92,7 +103,7 @@ class Nodes:
         def known() -> list[int]:
             return [len(node.api("GET", "/nodes")["items"]) for node in self.living()]
 
-        await until(lambda: set(known()) == {len(self.living())}, 10, known)
+        await until(lambda: set(known()) == {len(self.living())}, 30, known)
 
     def settle(self) -> None:
         """The store knows what every node has: that it knows no route means that there is none. Else it would take
@@ -103,6 +114,14 @@ class Nodes:
     def urls(self, endpoint: Endpoint) -> list[str]:
         """The endpoint's MCP address on each node."""
         return [node.url + urlsplit(endpoint.mcp).path for node in self.living()]
+
+
+async def said_of_all(node: Gateway, path: str) -> Any:
+    """What a node answers once every node has told it its part: one that is busy for a second is left out."""
+    with anyio.fail_after(30):
+        while (answer := node.api("GET", path))["silent_nodes"]:
+            await anyio.sleep(0.1)
+    return answer
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import httpx2
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, until
-from tests.integration.wire import Wire
+from tests.integration.wire import Wire, rpc
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
@@ -43,6 +44,19 @@ async def is_parked(endpoint: Endpoint, count: int = 1, gateway: Gateway | None 
     await until(
         lambda: states(endpoint, gateway) == ["parked"] * count, WITHIN_S, lambda: str(states(endpoint, gateway))
     )
+
+
+async def is_open(endpoint: Endpoint, session: Wire, gateway: Gateway | None = None) -> None:
+    """What it was sent has woken it."""
+    await is_awake(endpoint, lambda: session.post(rpc("ping")), gateway)
+
+
+async def is_awake(endpoint: Endpoint, ask: Callable[[], Awaitable[object]], gateway: Gateway | None = None) -> None:
+    """Its session is open: now, or right after it was asked something. On a machine that stands still for a second it
+    is parked again before somebody looks."""
+    with anyio.fail_after(WITHIN_S):
+        while states(endpoint, gateway) != ["open"]:
+            await ask()
 
 
 async def whoami(session: Wire) -> dict[str, Any]:

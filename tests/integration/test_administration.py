@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,13 @@ from mcp.shared.exceptions import MCPError
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, marked, running_gateway, until
 from tests.integration.servers import TIME, TRANSPORTS, Transport, python_client, text_of
+from tests.integration.stopwatch import stopwatch
 from tests.integration.wire import Wire, events, wire
 from tests.postgres import new_database
 from tests.processes.rig import SERVERS
 
 AT_ONCE_S = 1.0
+WITHIN_S = 30.0  # the start or the end of a process, on a busy machine
 
 
 @pytest.fixture(scope="module", params=[pytest.param("sqlite", marks=pytest.mark.long), "postgresql"])
@@ -65,11 +66,11 @@ async def test_two_tenants_with_a_backend_of_the_same_name_run_their_own_command
             assert zone in str(tools[0].input_schema)
             assert zone in text_of(await client.call_tool("get_current_time", {"timezone": zone}))
             if name == second:  # its limit is one session
-                async with httpx2.AsyncClient() as http:
+                async with httpx2.AsyncClient(timeout=30) as http:
                     refused = await Wire(http, endpoints[name]).post(_initialize())
                 assert refused.status_code == 429
     # The first tenant's key does not open the second one's backend of the same name.
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=30) as http:
         crossed = await Wire(http, endpoints[second], key=endpoints[first].key).post(_initialize())
     assert crossed.status_code == 404
 
@@ -87,19 +88,25 @@ async def test_a_revoked_keys_session_ends_within_a_second_and_its_next_request_
     endpoint = gateway.endpoint(ECHO)
     doomed = made(gateway, endpoint.tenant, "mcp:connect")
     victim = Endpoint(gateway, endpoint.tenant, endpoint.name, endpoint.base, doomed["key"])
+    took: list[float] = []  # looked at out here: in there a failed assertion would be one of the errors to come
     async with wire(endpoint) as bystander:
-        with anyio.fail_after(30), pytest.raises((MCPError, ExceptionGroup, httpx2.HTTPError)):
-            await _use_until_revoked(gateway, victim, doomed["id"], transport)
+        with anyio.fail_after(60), pytest.raises((MCPError, ExceptionGroup, httpx2.HTTPError)):
+            await _use_until_revoked(gateway, victim, doomed["id"], transport, took)
+        assert [seconds < AT_ONCE_S for seconds in took] == [True], took
         assert await bystander.call("echo", text="still here")
-    async with httpx2.AsyncClient() as http:
+    async with httpx2.AsyncClient(timeout=30) as http:
         assert (await Wire(http, victim).post(_initialize())).status_code == 401
 
 
-async def _use_until_revoked(gateway: Gateway, victim: Endpoint, key_id: str, transport: Transport) -> None:
+async def _use_until_revoked(
+    gateway: Gateway, victim: Endpoint, key_id: str, transport: Transport, took: list[float]
+) -> None:
     async with python_client(victim, transport) as client:
         assert text_of(await client.call_tool("echo", {"text": "before"}))
         gateway.api("DELETE", f"/tenants/{victim.tenant}/keys/{key_id}")
-        await until(lambda: len(_sessions_of(gateway, victim.tenant)) == 1, AT_ONCE_S)
+        async with stopwatch(gateway) as watch:
+            await until(lambda: len(_sessions_of(gateway, victim.tenant)) == 1, WITHIN_S)
+            took.append(watch.seconds)
         await client.call_tool("echo", {"text": "after"})
 
 
@@ -107,7 +114,7 @@ async def test_an_open_get_stream_of_a_revoked_key_ends_within_a_second(gateway:
     endpoint = gateway.endpoint(ECHO)
     doomed = made(gateway, endpoint.tenant, "mcp:connect")
     victim = Endpoint(gateway, endpoint.tenant, endpoint.name, endpoint.base, doomed["key"])
-    ended_at: list[float] = []
+    ended = anyio.Event()
     async with wire(endpoint) as bystander, httpx2.AsyncClient(timeout=30) as http:
         session = Wire(http, victim)
         await session.open()
@@ -116,16 +123,16 @@ async def test_an_open_get_stream_of_a_revoked_key_ends_within_a_second(gateway:
             async def read() -> None:
                 async for _ in events(stream):
                     pass
-                ended_at.append(time.monotonic())
+                ended.set()
 
             tasks.start_soon(read)
             gateway.api("DELETE", f"/tenants/{endpoint.tenant}/keys/{doomed['id']}")
-            revoked_at = time.monotonic()
-            with anyio.fail_after(5):
-                while not ended_at:
-                    await anyio.sleep(0.005)
-        print(f"the stream ended {(ended_at[0] - revoked_at) * 1e3:.0f} ms after the revocation was answered")
-        assert ended_at[0] - revoked_at < AT_ONCE_S
+            async with stopwatch(gateway) as watch:
+                with anyio.fail_after(30):
+                    await ended.wait()
+                took = watch.seconds
+        print(f"the stream ended {took * 1e3:.0f} ms after the revocation was answered")
+        assert took < AT_ONCE_S
         for response in (await session.post(_initialize()), await session.post(_call("x")), await session.close()):
             assert response.status_code == 401
         assert await bystander.call("echo", text="still here")
@@ -140,10 +147,12 @@ def _sessions_of(gateway: Gateway, tenant: str) -> list[dict[str, Any]]:
     return items(gateway, f"/tenants/{tenant}/sessions")
 
 
-async def _is_over(session: Wire) -> None:
-    with anyio.fail_after(AT_ONCE_S):
-        while (await session.post(_call("x"))).status_code != 404:
-            await anyio.sleep(0.01)
+async def _is_over(gateway: Gateway, session: Wire) -> None:
+    async with stopwatch(gateway) as watch:
+        with anyio.fail_after(WITHIN_S):
+            while (await session.post(_call("x"))).status_code != 404:
+                await anyio.sleep(0.01)
+        assert watch.seconds < AT_ONCE_S
 
 
 async def test_sessions_and_processes_are_shown_and_an_ended_session_is_over(gateway: Gateway) -> None:
@@ -166,7 +175,7 @@ async def test_sessions_and_processes_are_shown_and_an_ended_session_is_over(gat
         assert node["sessions"] >= 2
         assert node["processes"] >= 2
         gateway.api("DELETE", f"/tenants/{endpoint.tenant}/sessions/{name}", expect=204)
-        await _is_over(session)
+        await _is_over(gateway, session)
         assert await other.call("echo", text="still here")
         # Another tenant's administrator reaches neither.
         stranger = gateway.key(gateway.add_tenant(), ["tenant:admin"])
@@ -178,11 +187,16 @@ async def test_a_restart_ends_sessions_and_replaces_warm_processes(gateway: Gate
     endpoint = gateway.endpoint(ECHO, warm=2)
     path = f"/tenants/{endpoint.tenant}"
     async with wire(endpoint) as session:
-        await until(lambda: len(items(gateway, f"{path}/processes")) == 3)
+        await until(lambda: len(items(gateway, f"{path}/processes")) == 3, WITHIN_S)
         before = {each["id"] for each in items(gateway, f"{path}/processes")}
         gateway.api("POST", f"{path}/backends/{endpoint.name}:restart", expect=204)
-        await _is_over(session)
-    await until(lambda: len(now := items(gateway, f"{path}/processes")) == 2 and not before & {p["id"] for p in now})
+        await _is_over(gateway, session)
+
+    def are_replaced() -> bool:
+        now = {each["id"] for each in items(gateway, f"{path}/processes")}
+        return len(now) == 2 and not before & now
+
+    await until(are_replaced, WITHIN_S)
     async with wire(endpoint) as session:
         assert await session.call("echo", text="again")
     assert gateway.metrics()['trunkline_sessions_closed_total{reason="backend_restarted"}'] >= 1
@@ -205,7 +219,7 @@ async def test_what_is_switched_off_stops_at_once(gateway: Gateway, how: str) ->
         assert response.status_code == refused
         response = await Wire(session.http, endpoint).post(_initialize())
         assert response.status_code == refused
-    await until(lambda: not pids & {each.pid for each in gateway.backends()})
+    await until(lambda: not pids & {each.pid for each in gateway.backends()}, WITHIN_S)
     if how == "disabled":
         gateway.api("PATCH", f"{path}/backends/{endpoint.name}", {"enabled": True})
         async with wire(endpoint) as session:
@@ -228,7 +242,7 @@ async def test_new_limits_hold_at_once(gateway: Gateway) -> None:
     endpoint = gateway.endpoint(ECHO)
     async with wire(endpoint) as first:
         gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"limits": {"sessions": 1}})
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=30) as http:
             assert (await Wire(http, endpoint).post(_initialize())).status_code == 429
         assert await first.call("echo", text="stays")
 
@@ -244,7 +258,7 @@ async def test_a_check_tells_what_a_backend_offers_or_why_it_does_not(gateway: G
     bad = gateway.api("POST", f"/tenants/{name}/backends/broken:check")
     assert (bad["ok"], bad["failure"]["step"], bad["failure"]["reason"]) == (False, "initialize", "backend_exited")
     assert bad["failure"]["stderr"] == ["no such luck"]
-    await until(lambda: not items(gateway, f"/tenants/{name}/processes"))
+    await until(lambda: not items(gateway, f"/tenants/{name}/processes"), WITHIN_S)
 
 
 async def test_a_check_tells_its_steps_while_they_are_taken_and_ends_with_who_asked(
@@ -260,7 +274,7 @@ async def test_a_check_tells_its_steps_while_they_are_taken_and_ends_with_who_as
             assert await _until_event(lines, "begun", step="start")
             assert await _until_event(lines, "begun", step="initialize", number=2)
             assert items(gateway, f"/tenants/{name}/processes")  # it waits at the gate
-        await until(lambda: not items(gateway, f"/tenants/{name}/processes"))
+        await until(lambda: not items(gateway, f"/tenants/{name}/processes"), WITHIN_S)
         (tmp_path / "open").touch()
         async with http.stream("POST", url, headers=headers) as answer:
             found = await _until_event(answer.aiter_lines(), "result", ok=True)

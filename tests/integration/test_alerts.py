@@ -25,8 +25,8 @@ __all__ = ["judge"]
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway at which nobody waits longer than six seconds."""
-    with running_gateway(tmp_path_factory.mktemp("watched") / "data", POOL_WAIT_S="6") as gateway:
+    """A gateway at which nobody waits longer than ten seconds."""
+    with running_gateway(tmp_path_factory.mktemp("watched") / "data", POOL_WAIT_S="10") as gateway:
         yield gateway
 
 

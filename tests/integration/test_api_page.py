@@ -24,7 +24,7 @@ def test_a_browser_without_the_internet_shows_every_route(gateway: Gateway, path
     done = subprocess.run(
         [browser, *OFFLINE, NOBODY_ELSE, *show], capture_output=True, text=True, timeout=WITHIN_S, check=True
     )
-    routes = httpx2.get(gateway.url + "/api/v1/openapi.json").json()["paths"]
+    routes = httpx2.get(gateway.url + "/api/v1/openapi.json", timeout=30).json()["paths"]
     assert "Content Security Policy" not in done.stderr
     shown = re.sub(r"[{}\u200b]|<wbr>", "", done.stdout)  # Swagger UI breaks long paths
     assert [route for route in routes if re.sub("[{}]", "", route) not in shown] == []

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from app.backends.breaker import OPENING_DEATHS
-from tests.integration.gateway import Endpoint, Gateway, until
+from tests.integration.gateway import Endpoint, Gateway, running_gateway, until
 from tests.integration.wire import RpcError, Wire
 
 TRIES = 12
@@ -21,6 +21,13 @@ WHEN_ASKED = "import sys; open(sys.argv[1], 'a').write('started\\n'); sys.stdin.
 CLOSES_ITS_INPUT = (
     "import os, sys, time; open(sys.argv[1], 'a').write('started\\n'); os.close(0); time.sleep(0.05); sys.exit(3)"
 )
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One with no other breakers."""
+    with running_gateway(tmp_path_factory.mktemp("breaker") / "data") as gateway:
+        yield gateway
 
 
 async def refused(endpoint: Endpoint) -> str:

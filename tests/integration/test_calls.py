@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
-from tests.integration.nodes import Nodes
+from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.wire import RpcError, Wire, wire
 
 SECRET = "s3cret-argument"
@@ -107,7 +107,8 @@ async def test_they_are_those_of_all_nodes(nodes: Nodes):
             session.url = url
             await session.call("echo", text="x")
     for node in nodes.all:
-        found = node.api("GET", f"/tenants/{endpoint.tenant}/calls?tool=echo")
+        found = await said_of_all(node, f"/tenants/{endpoint.tenant}/calls?tool=echo")
         assert len(found["items"]) == 3
-        (group,) = node.api("GET", f"/tenants/{endpoint.tenant}/calls:grouped?by=tool&tool=echo")["items"]
+        groups = await said_of_all(node, f"/tenants/{endpoint.tenant}/calls:grouped?by=tool&tool=echo")
+        (group,) = groups["items"]
         assert group["count"] == 3

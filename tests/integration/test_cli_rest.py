@@ -200,7 +200,7 @@ async def test_a_session_is_inspected_followed_and_a_call_made_again(line, gatew
     at, file = ("--tenant", endpoint.tenant), tmp_path / "seen.jsonl"
     async with wire(endpoint) as session:
         (row,) = line.json("sessions", "list", *at)
-        opened = line.json("inspect", row["id"], *at, "--reason", "ticket 4711", "--payloads", "--minutes", "1")
+        opened = line.json("inspect", row["id"], *at, "--reason", "ticket 4711", "--payloads", "--minutes", "10")
         assert opened["reason"] == "ticket 4711"
         line.run("inspect", row["id"], *at, "--reason", "twice", code=1)
         await session.call("echo", text="again \x1b[2J")

@@ -212,7 +212,7 @@ async def test_a_session_ends_with_its_key(browser: Browser, echo: Endpoint):
     browser.sign_in(made["key"])
     assert browser.page().status_code == 200
     browser.gateway.api("DELETE", f"/tenants/{echo.tenant}/keys/{made['id']}")
-    await until(lambda: browser.page().status_code == 303)
+    await until(lambda: browser.page().status_code == 303, 20)
     assert browser.http.get("/console/-/api/v1/me").status_code == 401
 
 
@@ -266,8 +266,11 @@ def test_scripts_and_styles_are_kept_by_browsers(browser: Browser):
 def test_every_other_answer_is_locked_down_too(browser: Browser, method: str, path: str, status: int):
     browser.sign_in(browser.gateway.admin_key)
     renew = {"X-Renew": "now"} if status == 304 else {}
-    tag = {"If-None-Match": browser.page(**renew).headers["etag"]} if renew else {}
-    answer = browser.http.request(method, "/console" + path, headers={**browser.from_here, **renew, **tag})
+    for _ in range(5):  # on a busy machine the second request may be too late for what the first was answered with
+        tag = {"If-None-Match": browser.page(**renew).headers["etag"]} if renew else {}
+        answer = browser.http.request(method, "/console" + path, headers={**browser.from_here, **renew, **tag})
+        if answer.status_code == status:
+            break
     assert answer.status_code == status
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
     assert answer.headers["x-frame-options"] == "DENY"

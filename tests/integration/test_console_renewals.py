@@ -62,13 +62,19 @@ def test_the_charts_come_with_the_renewals_of_an_overview(browser: Browser, echo
     assert "calls_per_second" not in browser.page(path).text
     assert "calls_per_second" in renewed(browser, path, "chartdata").text
     assert "Node not found" in renewed(browser, path + "?node=unknown", "chartdata").text
+    latest = renewed(browser, path, "chartlatest").text
+    assert "calls_per_second" in latest
+    assert len(latest) < len(renewed(browser, path, "chartdata").text) / 5
 
 
 def test_what_has_not_changed_is_not_sent_again(browser: Browser, echo: Endpoint):
     browser.sign_in(browser.gateway.admin_key)
     path = f"/tenants/{echo.tenant}/failures"
-    first = renewed(browser, path, "now")
-    again = renewed(browser, path, "now", **{"If-None-Match": first.headers["etag"]})
+    for _ in range(5):  # on a busy machine the second request may be too late for what the first was answered with
+        first = renewed(browser, path, "now")
+        again = renewed(browser, path, "now", **{"If-None-Match": first.headers["etag"]})
+        if again.status_code == 304:
+            break
     assert (again.status_code, again.content) == (304, b"")
 
 
@@ -108,7 +114,7 @@ async def test_a_revoked_key_gets_nothing_that_is_shared(gateway: Gateway, echo:
             assert renewed(other, path, "now").status_code == 200
             return renewed(one, path, "now").status_code == 303
 
-        await until(is_out)
+        await until(is_out, 20)
 
 
 @pytest.mark.parametrize("named", ["main", "body", "../x", "now;csrf", "NOW", "x" * 21, "now" + " now" * 500])

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
-from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.nodes import Nodes, running_nodes, said_of_all
 from tests.integration.wire import Wire, rpc
 
 TRUNKLINE = str(Path(sys.executable).with_name("trunkline"))
@@ -41,6 +41,12 @@ def key_of(endpoint: Endpoint, at: Gateway) -> dict[str, Any]:
     (listed,) = at.api("GET", f"/tenants/{endpoint.tenant}/keys")["items"]
     assert "used_from" not in listed
     shown: dict[str, Any] = at.api("GET", f"/tenants/{endpoint.tenant}/keys/{listed['id']}")
+    return shown
+
+
+async def key_of_all(endpoint: Endpoint, at: Gateway) -> dict[str, Any]:
+    """The same, with what every node has seen of it."""
+    shown: dict[str, Any] = await said_of_all(at, f"/tenants/{endpoint.tenant}/keys/{key_of(endpoint, at)['id']}")
     return shown
 
 
@@ -83,6 +89,7 @@ async def test_a_key_that_is_used_a_thousand_times_from_a_new_address_says_so_on
     first_at, last_at = (datetime.fromisoformat(newest[name]) for name in ("first_at", "last_at"))
     assert began < first_at <= last_at < datetime.now(UTC)
     assert shown["silent_nodes"] == []
+    await until(lambda: told_of(endpoint, gateway), 10)
     (line,) = told_of(endpoint, gateway)
     assert (line["client"], line["principal"], line["addresses"]) == (STRANGER, f"key {shown['id']}", 2)
     assert (line["level"], line["backend"], line["node"]) == ("info", endpoint.name, newest["node"])
@@ -126,7 +133,12 @@ async def test_requests_to_the_rest_api_count_and_refused_ones_do_not(gateway: G
         assert requests_of(shown) == {OFFICE: 2}
         named = {"Authorization": f"Bearer {key}", "X-Request-Id": f"asks-{tenant}"}
         assert (await http.get(path, headers=named)).status_code == 200
-    (line,) = [line for line in told(gateway) if line["tenant"] == tenant]
+
+    def lines() -> list[dict[str, Any]]:
+        return [line for line in told(gateway) if line["tenant"] == tenant]
+
+    await until(lines, 10)
+    (line,) = lines()
     assert (line["client"], line["principal"]) == (STRANGER, f"key {identifier}")
     assert (line["request"], line["path"]) == (f"asks-{tenant}", f"/api/v1/tenants/{tenant}/keys")
 
@@ -170,7 +182,7 @@ async def test_a_request_that_is_sent_on_counts_at_the_node_that_let_it_in(nodes
         session = Wire(at_home, endpoint)
         session.url = here
         await session.open()
-        opening = {(OFFICE, ids[one]): requests_of(key_of(endpoint, one))[OFFICE]}
+        opening = {(OFFICE, ids[one]): requests_of(await key_of_all(endpoint, one))[OFFICE]}
         named = {
             **endpoint.headers,
             "Mcp-Session-Id": session.session_id,
@@ -179,7 +191,8 @@ async def test_a_request_that_is_sent_on_counts_at_the_node_that_let_it_in(nodes
         for number in range(5):
             answer = await abroad.post(there, json=rpc("ping", 100 + number), headers=named)
             assert answer.status_code == 200, answer.text
-        by_node = {(use["address"], use["node"]): use["requests"] for use in key_of(endpoint, two)["used_from"]}
+        used = (await key_of_all(endpoint, two))["used_from"]
+        by_node = {(use["address"], use["node"]): use["requests"] for use in used}
         assert by_node == {**opening, (STRANGER, ids[two]): 5}
         # For the second node it was the first address at all; what the first has seen it does not ask.
         assert told_of(endpoint, *nodes.all) == []
@@ -189,8 +202,8 @@ async def test_a_request_that_is_sent_on_counts_at_the_node_that_let_it_in(nodes
         (line,) = told_of(endpoint, *nodes.all)
         assert (line["client"], line["node"]) == (STRANGER, ids[one])
         assert line["session"] == hashlib.sha256(session.session_id.encode()).hexdigest()[:12]
-    shown = key_of(endpoint, two)
-    assert key_of(endpoint, one)["used_from"] == shown["used_from"]
+    shown = await key_of_all(endpoint, two)
+    assert (await key_of_all(endpoint, one))["used_from"] == shown["used_from"]
     assert len(shown["used_from"]) == 3
     os.kill(two.pid, signal.SIGSTOP)
     try:

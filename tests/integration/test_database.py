@@ -119,19 +119,19 @@ async def test_while_sql_is_away_open_sessions_go_on_changes_are_503_and_readyz_
                 problem = gateway.api(method, path + where, body, expect=503)
                 assert (problem["reason"], problem["status"]) == ("storage_unavailable", 503)
             assert _status(gateway, endpoint.mcp, unseen) == 503  # a key that nobody can look up
-            await until(lambda: httpx2.get(gateway.url + "/readyz").status_code == 503, 5)
+            await until(lambda: httpx2.get(gateway.url + "/readyz").status_code == 503, 20)
             words = httpx2.get(gateway.url + "/readyz").json()["parts"]["database"]
             assert words.startswith("The database does not answer. ")
             assert httpx2.get(gateway.url + "/livez").status_code == 200
             assert await session.call("echo", text="goes on")
             outage.end()
-            await until(lambda: httpx2.get(gateway.url + "/readyz").status_code == 200, 10)
+            await until(lambda: httpx2.get(gateway.url + "/readyz").status_code == 200, 30)
             assert gateway.api("GET", path)["limits"]["burst"] is None
             assert _status(gateway, endpoint.mcp, unseen) != 503
 
 
 def _status(gateway: Gateway, url: str, key: str) -> int:
-    return httpx2.post(url, json={}, headers={"Authorization": f"Bearer {key}"}).status_code
+    return httpx2.post(url, json={}, headers={"Authorization": f"Bearer {key}"}, timeout=30).status_code
 
 
 async def test_while_sqlite_is_locked_calls_go_on_and_a_change_is_503_within_five_seconds(

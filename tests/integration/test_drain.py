@@ -14,10 +14,11 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, Gateway, until
+from tests.integration.stopwatch import stopwatch
 from tests.integration.wire import Wire, error_of, wire
 
-NOT_READY_WITHIN_S = 1.0  # of SIGTERM, on a busy machine; a balancer that polls must not be the last to know
-AFTER_DRAIN_S = 5.0
+NOT_READY_WITHIN_S = 1.0  # of SIGTERM, by the stopwatch; a balancer that polls must not be the last to know
+AFTER_DRAIN_S = 15.0  # on a busy machine
 CALLS, SESSIONS, LONGEST_S = 1000, 40, 20.0
 CALLERS = 8
 
@@ -25,7 +26,8 @@ Start = Callable[..., Gateway]
 
 
 async def test_a_node_is_not_ready_at_once_and_takes_everything_for_drain_delay(start_gateway: Start) -> None:
-    gateway = start_gateway(DRAIN_DELAY_S="2.5")
+    delay_s = 8.0
+    gateway = start_gateway(DRAIN_DELAY_S=str(delay_s))
     endpoint = gateway.endpoint(ECHO, warm=1)
     async with wire(endpoint) as session:
         told, seconds = await stop(gateway)
@@ -34,15 +36,15 @@ async def test_a_node_is_not_ready_at_once_and_takes_everything_for_drain_delay(
         async with wire(endpoint) as late:  # a new connection, a new session
             assert await late.call("echo", text="late") == "late"
         assert await session.call("echo", text="old") == "old"
-        assert time.monotonic() - told < 2.5, "the machine is too slow for this test"
+        assert time.monotonic() - told < delay_s, "the machine is too slow for this test"
         assert await exit_status(gateway) == 0
-        assert time.monotonic() - told > 2.5
+        assert time.monotonic() - told > delay_s
 
 
 async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stops_and_then_the_call_does(
     start_gateway: Start,
 ) -> None:
-    drain_s = 2.0
+    drain_s = 5.0
     gateway = start_gateway(DRAIN_S=str(drain_s))
     endpoint = gateway.endpoint(ECHO)
     async with wire(endpoint) as session, asyncio.TaskGroup() as tasks:
@@ -50,7 +52,7 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
         plain = tasks.create_task(session.post(SLEEP, Accept="application/json"))
         await call_is_in_flight(gateway, 2)
         told, _ = await stop(gateway)
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=30) as http:
             refused = await Wire(http, endpoint).post(INITIALIZE)
         assert (refused.status_code, error_of(refused).reason) == (503, "shutting_down")
         assert int(refused.headers["retry-after"]) >= 1
@@ -73,16 +75,16 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
 
 @pytest.mark.parametrize("level", ["errors", "all"])
 async def test_a_call_that_was_in_flight_is_the_last_on_its_connection(start_gateway: Start, level: str) -> None:
-    gateway = start_gateway(ACCESS_LOG=level, DRAIN_DELAY_S="3")
+    gateway = start_gateway(ACCESS_LOG=level, DRAIN_DELAY_S="60")
     endpoint = gateway.endpoint(ECHO)
     async with wire(endpoint) as session, asyncio.TaskGroup() as tasks:
-        short = {**SLEEP, "params": {"name": "sleep", "arguments": {"ms": 1500}}}
+        short = {**SLEEP, "params": {"name": "sleep", "arguments": {"ms": 3000}}}
         call = tasks.create_task(session.post(short, Accept="application/json"))
         await call_is_in_flight(gateway)
-        told, _ = await stop(gateway)
+        await stop(gateway)
         answer = await call
-        assert time.monotonic() - told < 3.0, "the machine is too slow for this test"
     assert (answer.status_code, answer.headers.get("connection")) == (200, "close")
+    gateway.terminate()  # nobody waits for the rest of the delay
     assert await exit_status(gateway) == 0
 
 
@@ -93,8 +95,7 @@ async def test_a_second_signal_ends_it_at_once_and_the_log_says_how_many_calls_t
     async with wire(gateway.endpoint(ECHO)) as session, asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(cut_off(session, name)) for name in "ab"]
         await call_is_in_flight(gateway, 2)
-        gateway.terminate()
-        await anyio.sleep(0.1)
+        await stop(gateway)  # two signals at once may be one
         told = time.monotonic()
         gateway.terminate()
         assert await exit_status(gateway) == 0
@@ -117,7 +118,7 @@ async def test_whoever_has_connected_before_the_listener_closes_is_answered(star
     async with anyio.create_task_group() as tasks:
         for _ in range(CALLERS):
             tasks.start_soon(anyio.to_thread.run_sync, knock_until_refused, gateway.host, found)
-        await until(lambda: found["answered"] > 10 * CALLERS)
+        await until(lambda: found["answered"] > 10 * CALLERS, 15)
         gateway.terminate()
     assert await exit_status(gateway) == 0
     print(f"\n{found}")
@@ -146,7 +147,19 @@ def knock_until_refused(host: str, found: Counter[str]) -> None:
 
 
 async def test_the_streams_of_many_clients_end_one_after_the_other(start_gateway: Start) -> None:
-    gateway = start_gateway()
+    for _ in range(3):  # where this program stands still for a moment, it hears of all ends at once
+        ends, retries = await ends_of_streams(start_gateway())
+        assert len(ends) == 30
+        assert len(retries) > 20  # and each comes back after a time of its own
+        assert min(retries) >= 1000
+        assert max(retries) <= 5000
+        if max(ends) - min(ends) > 0.15:  # a hundred a second
+            return
+    pytest.fail("all streams have ended at once")
+
+
+async def ends_of_streams(gateway: Gateway) -> tuple[list[float], set[int]]:
+    """When the streams of thirty clients have ended at a stop, and after how long they shall come back."""
     endpoint = gateway.endpoint(ECHO)
     ends: list[float] = []
     retries: set[int] = set()
@@ -165,14 +178,10 @@ async def test_the_streams_of_many_clients_end_one_after_the_other(start_gateway
             for session in sessions:
                 await tasks.start(lambda task_status, session=session: listen(session, task_status))
             gateway.terminate()
-            with anyio.fail_after(20):
+            with anyio.fail_after(40):
                 status = await exit_status(gateway)
     assert status == 0
-    assert len(ends) == 30
-    assert max(ends) - min(ends) > 0.15  # a hundred a second
-    assert len(retries) > 20  # and each comes back after a time of its own
-    assert min(retries) >= 1000
-    assert max(retries) <= 5000
+    return ends, retries
 
 
 @pytest.mark.long
@@ -219,14 +228,15 @@ SLEEP = {"jsonrpc": "2.0", "id": "s", "method": "tools/call", "params": {"name":
 
 async def stop(gateway: Gateway) -> tuple[float, float]:
     """Sends SIGTERM; when that was, and how many seconds later the node said that it is not ready."""
-    async with httpx2.AsyncClient() as http:  # connected before: that takes time of its own
+    async with httpx2.AsyncClient(timeout=30) as http:  # connected before: that takes time of its own
         assert (await http.get(gateway.url + "/readyz")).status_code == 200
-        told = time.monotonic()
-        gateway.terminate()
-        with anyio.fail_after(5):
-            while (await http.get(gateway.url + "/readyz")).status_code == 200:
-                await anyio.sleep(0.001)
-        return told, time.monotonic() - told
+        async with stopwatch(gateway) as watch:
+            told = time.monotonic()
+            gateway.terminate()
+            with anyio.fail_after(20):
+                while (await http.get(gateway.url + "/readyz")).status_code == 200:
+                    await anyio.sleep(0.001)
+            return told, watch.seconds
 
 
 async def call_is_in_flight(gateway: Gateway, count: int = 1) -> None:

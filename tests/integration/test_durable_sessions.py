@@ -89,7 +89,7 @@ async def real_node(url: str, directory: Path) -> AsyncIterator[RealNode]:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         tasks.start_soon(writer.run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not redis.is_up:
                 await anyio.sleep(0.005)
         yield RealNode(lender, writer, Durability(writer, lender.restore), metrics)
@@ -128,13 +128,13 @@ async def test_a_session_goes_on_at_another_node_with_another_process(redis_url:
         process = json.loads(await tool(old, "whoami"))["process"]
         for text in ("seen", "unseen"):
             await tool(old, "log", text=text)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert b"seen" in await listening.next()  # type: ignore[operator]
         reply: Reply = old.reply(1, may_stream=True)
         old.request(parse("tools/call", 9, name="later", arguments={}), reply)
         held = old.streams.read(reply.become_stream())
         assert old.journal is not None
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while old.journal.is_dirty:  # the writer's own doing
                 await anyio.sleep(0.001)
             await first.writer.flush(old.journal)

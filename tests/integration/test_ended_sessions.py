@@ -11,7 +11,7 @@ import httpx2
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes
 from tests.integration.notebook import NOTEBOOK, Person
-from tests.integration.wire import Wire, error_of, rpc, wire
+from tests.integration.wire import Wire, error_of, last_message, rpc, wire
 
 CAUSE = "ended_by_administrator"
 TOLD = "An administrator has ended this session"
@@ -43,7 +43,7 @@ async def ended_while(
             tasks.start_soon(ask)
             await held()
             await anyio.to_thread.run_sync(end)
-    error: dict[str, Any] = responses[0].json()["error"]
+    error: dict[str, Any] = last_message(responses[0])["error"]
     return error
 
 
@@ -123,7 +123,7 @@ async def test_any_node_knows_why_a_session_has_ended(nodes: Nodes) -> None:
     endpoint = nodes.all[0].endpoint(ECHO)
     async with wire(endpoint) as session:
         asked = public(session.session_id)
-        await until(lambda: asked in sessions(nodes.all[1], endpoint))
+        await until(lambda: asked in sessions(nodes.all[1], endpoint), 20)
         await anyio.to_thread.run_sync(end, nodes.all[1], endpoint, asked)
         for url in nodes.urls(endpoint):
             session.url = url

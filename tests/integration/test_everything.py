@@ -417,6 +417,13 @@ class TaskPeer:
         return {**said, "asked": self.asked}
 
 
+def _without_steps(said: Any) -> Any:
+    """Of a task only its first and its last state: who asks late misses some in between."""
+    if not isinstance(said, dict) or "states" not in said:
+        return said
+    return {**said, "states": [said["states"][0], said["states"][-1]]}
+
+
 def _without_ids(value: Any) -> Any:
     """The value without what is drawn at random: the server's ids of tasks, and times."""
     if isinstance(value, list):
@@ -445,8 +452,10 @@ async def test_the_tools_that_run_as_tasks_say_and_ask_the_same_through_the_gate
             ways.start_soon(talk, "gateway", streamable_http_client(endpoint.mcp, http_client=http))
     assert WITH_TASKS.keys() <= talks["direct"].keys()
     assert [status["status"] for status in talks["direct"]["simulate-research-query"]["states"]][-1] == "input_required"
+    steps, passed_on = (talks[way]["simulate-research-query"]["states"] for way in ("direct", "gateway"))
+    assert all(each in steps for each in passed_on) or all(each in passed_on for each in steps)
     for what in talks["direct"].keys() | talks["gateway"].keys():
-        assert talks["gateway"].get(what) == talks["direct"].get(what), what
+        assert _without_steps(talks["gateway"].get(what)) == _without_steps(talks["direct"].get(what)), what
 
 
 def test_what_a_sessionless_client_is_not_shown() -> None:

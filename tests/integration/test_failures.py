@@ -17,6 +17,7 @@ from mcp_clients import CallFailed, SseSession, StreamableSession
 
 from tests.integration.gateway import ECHO, MISBEHAVE, Endpoint, Gateway, for_backends, is_alive, may_write, until
 from tests.integration.servers import TRANSPORTS, Transport
+from tests.integration.stopwatch import stopwatch, waited_for_a_processor
 from tests.integration.wire import RpcError, Wire, answer, events, last_message, wire
 
 ERROR_WITHIN_S = 0.1  # nine times of ten: a busy machine may let nobody run for that long
@@ -52,23 +53,17 @@ async def _kill_in_mid_call(endpoint: Endpoint, sign: Path) -> float:
 
     waiting = asyncio.create_task(call())
     (process,) = endpoint.gateway.processes_of(await _in_mid_call(sign))
-    killed_at, waited_before = time.perf_counter(), _waited_for_a_processor(involved)
+    killed_at, waited_before = time.perf_counter(), waited_for_a_processor(involved)
     process.kill()
     heard_at = await asyncio.wait_for(waiting, 10)
-    waited_s = _waited_for_a_processor(involved) - waited_before
+    waited_s = waited_for_a_processor(involved) - waited_before
     session.abort()
     return heard_at - killed_at - waited_s
 
 
-def _waited_for_a_processor(processes: list[psutil.Process]) -> float:
-    """Seconds in which their main threads could have run, and others did (proc(5): schedstat)."""
-    found = (Path(f"/proc/{each.pid}/task/{each.pid}/schedstat") for each in processes)
-    return sum(int(each.read_text().split()[1]) for each in found if each.exists()) / 1e9
-
-
 async def _in_mid_call(sign: Path) -> int:
     """Waits until a `slow` backend has taken its call in; its stdin."""
-    await until(sign.exists)
+    await until(sign.exists, 20)
     return int(sign.read_text())
 
 
@@ -106,7 +101,7 @@ async def test_a_backend_that_dies_before_it_answers_fails_initialize(gateway: G
     endpoint = gateway.endpoint([*MISBEHAVE, mode])
     async with httpx2.AsyncClient(timeout=30) as http:
         for key, sees_stderr in ((endpoint.key, False), (gateway.admin_key, True)):
-            with anyio.fail_after(5), pytest.raises(RpcError) as caught:
+            with anyio.fail_after(30), pytest.raises(RpcError) as caught:
                 await Wire(http, endpoint, key=key).open()
             assert (caught.value.code, caught.value.reason) == (-32012, "backend_exited")
             assert ("stderr" in caught.value.data) is sees_stderr, caught.value.data
@@ -115,7 +110,7 @@ async def test_a_backend_that_dies_before_it_answers_fails_initialize(gateway: G
 async def test_a_command_that_does_not_exist_is_a_502(gateway: Gateway) -> None:
     endpoint = gateway.endpoint(["/nonexistent/mcp-server"])
     async with httpx2.AsyncClient(timeout=30) as http:
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             response = await Wire(http, endpoint).post(_initialize())
     assert response.status_code == 502
     error = response.json()["error"]
@@ -126,17 +121,18 @@ async def test_a_command_that_does_not_exist_is_a_502(gateway: Gateway) -> None:
 async def test_a_backend_that_never_answers_initialize_times_out(gateway: Gateway, mode: str) -> None:
     endpoint = gateway.endpoint([*MISBEHAVE, mode], timeouts={"initialize_s": 0.5})
     async with httpx2.AsyncClient(timeout=30) as http:
-        with anyio.fail_after(5), pytest.raises(RpcError) as caught:
+        with anyio.fail_after(30), pytest.raises(RpcError) as caught:
             await Wire(http, endpoint).open()
     assert (caught.value.code, caught.value.reason) == (-32015, "timeout")
 
 
 async def test_a_call_that_is_never_answered_times_out_and_the_session_goes_on(gateway: Gateway) -> None:
-    async with wire(gateway.endpoint(ECHO, timeouts={"call_s": 0.5})) as session:
+    async with wire(gateway.endpoint(ECHO, timeouts={"call_s": 3})) as session, stopwatch(gateway) as watch:
         started = time.monotonic()
         error = await session.ask("sleep", ms=60_000)
         assert (error.code, error.reason) == (-32015, "timeout")
-        assert 0.4 < time.monotonic() - started < 2.5
+        assert time.monotonic() - started > 2.9
+        assert watch.seconds < 5
         assert await session.call("echo", text="still here") == "still here"
 
 
@@ -159,7 +155,7 @@ async def test_sessions_dropped_without_a_word_leave_no_process(
     start_gateway: Callable[..., Gateway], transport: Transport, full: bool
 ) -> None:
     gateway, count = start_gateway(), 250 if full else 60
-    endpoint = gateway.endpoint(ECHO, timeouts={"idle_s": 2})
+    endpoint = gateway.endpoint(ECHO, timeouts={"idle_s": 5})
     gate = asyncio.Semaphore(25)
 
     async def open_and_drop() -> None:
@@ -170,7 +166,7 @@ async def test_sessions_dropped_without_a_word_leave_no_process(
             session.abort()
 
     await asyncio.gather(*(open_and_drop() for _ in range(count)))
-    await gateway.wait_for_backends(0, within_s=15)
+    await gateway.wait_for_backends(0, within_s=60)
     assert gateway.metrics().get(f'trunkline_sessions{{transport="{_label(transport)}"}}', 0) == 0
 
 
@@ -206,7 +202,7 @@ async def test_a_killed_gateway_leaves_nothing_of_its_trees_behind(own_gateway: 
     assert len(processes) == 9
     everything = {*processes, *gateway.family(), *gateway.backends()}
     gateway.kill()
-    await until(lambda: not any(map(is_alive, everything)), 2, lambda: list(filter(is_alive, everything)))
+    await until(lambda: not any(map(is_alive, everything)), 15, lambda: list(filter(is_alive, everything)))
 
 
 async def test_the_end_of_a_session_takes_its_grandchildren_along(gateway: Gateway) -> None:
@@ -215,7 +211,7 @@ async def test_the_end_of_a_session_takes_its_grandchildren_along(gateway: Gatew
         processes = gateway.processes_of(json.loads(await session.call("any")))
         assert len(processes) == 3
     # The stop ladder: two seconds after the end of stdin, two after SIGTERM.
-    await until(lambda: not any(map(is_alive, processes)), 8)
+    await until(lambda: not any(map(is_alive, processes)), 30)
 
 
 @asynccontextmanager
@@ -241,7 +237,7 @@ async def test_sigterm_lets_calls_finish_ends_streams_and_stops_processes(own_ga
         async with call_in_flight(gateway, for_backends(tmp_path) / "sign", 1.5) as (_, call):
             family = gateway.family()
             gateway.terminate()
-            with anyio.fail_after(10):
+            with anyio.fail_after(25):
                 async for _ in events(stream):
                     pass  # until the gateway ends it
                 response = await call
@@ -272,9 +268,9 @@ async def test_a_gateway_that_is_stopping_takes_no_new_session(own_gateway: Gate
                         assert int(response.headers["retry-after"]) >= 1
                         return "503"
 
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 assert await refusal()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await anyio.to_thread.run_sync(gateway.process.wait)
     assert gateway.process.returncode == 0, gateway.log_tail()
 
@@ -286,15 +282,15 @@ async def test_a_second_sigterm_stops_at_once(own_gateway: Gateway, tmp_path: Pa
         httpx2.AsyncClient(timeout=30) as http,
     ):
         gateway.terminate()
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while (await _status(http, gateway.url + "/readyz")) == 200:
                 await anyio.sleep(0.02)
         gateway.terminate()
-        with anyio.fail_after(10):
+        with anyio.fail_after(20):  # less than DRAIN_S
             await anyio.to_thread.run_sync(gateway.process.wait)
             with pytest.raises((httpx2.TransportError, RpcError)):
                 answer(await call)
-    await gateway.wait_for_backends(0, within_s=2)
+    await gateway.wait_for_backends(0, within_s=10)
 
 
 async def _status(http: httpx2.AsyncClient, url: str) -> int:

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import anyio
 import httpx2
 import pytest
 
+from app.logs import Thinned
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import initialize, rpc
@@ -44,6 +46,7 @@ def by_id(*nodes: Gateway) -> dict[str, list[dict[str, Any]]]:
 def two(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
     directory: Path = tmp_path_factory.mktemp("followed")
     with running_nodes(directory, postgres_database, 2, ACCESS_LOG="all") as nodes:
+        anyio.run(nodes.all_know_each_other)
         yield nodes
 
 
@@ -153,7 +156,13 @@ async def test_a_thousand_requests_of_every_kind_are_found_by_their_ids(two: Nod
                 body = answer.json()
                 assert (body.get("request_id") or body["error"]["data"]["request_id"]) == named
             seen[named] = answer.status_code
-    await until(lambda: set(seen) <= set(by_id(*two.all)), 30, lambda: set(seen) - set(by_id(*two.all)))
+
+    def missing() -> list[str]:
+        """The requests without a line of each node that they crossed: nodes write theirs one after the other."""
+        found = by_id(*two.all)
+        return [each for each in seen if len(found[each]) < 1 + any("sent_to" in line for line in found[each])]
+
+    await until(lambda: not missing(), 30, missing)
     found = by_id(*two.all)
     for named, status in seen.items():
         of_access = [line for line in found[named] if line["logger"] == "access"]
@@ -167,7 +176,11 @@ async def test_who_left_what_was_read_and_why_it_was_refused(two: Nodes, endpoin
     session = opened(url, endpoint)
     headers = {**JSON, **endpoint.headers, "Mcp-Session-Id": session}
     api = url.split("/t/")[0] + "/api/v1"
-    call = json.dumps(rpc("tools/call", 1, {"name": "sleep", "arguments": {"ms": 700}})).encode()
+    call = json.dumps(rpc("tools/call", 1, {"name": "echo", "arguments": {"text": "x"}})).encode()
+    long = json.dumps(rpc("tools/call", 1, {"name": "sleep", "arguments": {"ms": 5000}})).encode()
+
+    def calls_in_flight() -> int:
+        return sum(each["calls"] for each in node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"])
 
     def chunks() -> Iterator[bytes]:
         yield call[:10]
@@ -184,9 +197,9 @@ async def test_who_left_what_was_read_and_why_it_was_refused(two: Nodes, endpoin
         }
     async with await anyio.connect_tcp(*_address(url)) as stream:
         lines_of_head = [f"POST {urlsplit(url).path} HTTP/1.1", f"host: {urlsplit(url).netloc}", "x-request-id: gone"]
-        lines_of_head += [f"{name}: {value}" for name, value in headers.items()] + [f"content-length: {len(call)}"]
-        await stream.send("\r\n".join(lines_of_head).encode() + b"\r\n\r\n" + call)
-        await anyio.sleep(0.2)
+        lines_of_head += [f"{name}: {value}" for name, value in headers.items()] + [f"content-length: {len(long)}"]
+        await stream.send("\r\n".join(lines_of_head).encode() + b"\r\n\r\n" + long)
+        await until(calls_in_flight, 20)
     await until(lambda: {*answers, "gone"} <= set(by_id(node)), 30)
     found = {name: [line for line in by_id(node)[name] if line["logger"] == "access"] for name in (*answers, "gone")}
     assert {len(of_one) for of_one in found.values()} == {1}
@@ -224,11 +237,12 @@ def test_what_a_client_calls_an_id_is_taken_over_or_replaced(two: Nodes, endpoin
 
 
 async def test_a_refusal_is_logged_with_what_was_found_and_floods_are_counted(own_gateway: Gateway) -> None:
-    endpoint = own_gateway.endpoint(ECHO)
+    endpoint, began_at = own_gateway.endpoint(ECHO), time.monotonic()
     with httpx2.Client(timeout=30) as client:
         for number in range(200):
             headers = {**JSON, "Authorization": "Bearer tlk_00000000_x", "X-Request-Id": f"wrong-{number}"}
             assert client.post(endpoint.mcp, json=rpc("ping"), headers=headers).status_code in (401, 429)
+    seconds = time.monotonic() - began_at
 
     def refused() -> list[dict[str, Any]]:
         return [line for line in lines(own_gateway) if line["message"].startswith("request refused")]
@@ -238,7 +252,7 @@ async def test_a_refusal_is_logged_with_what_was_found_and_floods_are_counted(ow
         return sum(line.get("more", 1) for line in refused())
 
     await until(lambda: told_of() == 200, 30, refused)
-    assert len(refused()) < 100
+    assert len(refused()) <= (Thinned.PER_S + 1) * (seconds + 2)  # on an idle machine that is less than a hundred
     first = refused()[0]
     assert (first["reason"], first["status"], first["request"]) == ("unauthenticated", 401, "wrong-0")
     assert "tlk_00000000_x" not in own_gateway.log.read_text()

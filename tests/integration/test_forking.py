@@ -11,6 +11,7 @@ import psutil
 from tests.integration.gateway import Endpoint, Gateway, is_alive, until
 from tests.integration.wire import wire
 
+WITHIN_S = 30.0
 TIME = [str(Path(sys.executable).with_name("mcp-server-time"))]
 OFF = {"mode": "off"}
 
@@ -39,10 +40,10 @@ async def test_sessions_of_a_real_server_are_forks_and_end_as_others_do(start_ga
         assert {each["start_reason"] for each in processes(endpoint)} == {""}
         assert gateway.metrics()['trunkline_process_starts_total{start="fork"}'] >= 2
         pids = [psutil.Process(each["pid"]) for each in processes(endpoint)]
-    await until(lambda: [each["start"] for each in processes(endpoint)] == ["template"])
+    await until(lambda: [each["start"] for each in processes(endpoint)] == ["template"], WITHIN_S)
     gateway.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:restart")
-    await until(lambda: processes(endpoint) == [])
-    await until(lambda: not any(map(is_alive, pids)))
+    await until(lambda: processes(endpoint) == [], WITHIN_S)
+    await until(lambda: not any(map(is_alive, pids)), WITHIN_S)
 
 
 async def test_nothing_is_left_when_the_node_is_killed(start_gateway: Callable[..., Gateway]) -> None:
@@ -54,7 +55,7 @@ async def test_nothing_is_left_when_the_node_is_killed(start_gateway: Callable[.
         left = [psutil.Process(each["pid"]) for each in processes(endpoint)]
         assert len(left) == 2
         gateway.kill()
-        await until(lambda: not any(map(is_alive, left)))
+        await until(lambda: not any(map(is_alive, left)), WITHIN_S)
 
 
 def test_a_check_says_why_a_backend_cannot_be_forked(start_gateway: Callable[..., Gateway]) -> None:

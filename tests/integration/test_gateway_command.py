@@ -107,6 +107,6 @@ async def test_sessions_open_where_another_package_has_brought_sniffio(tmp_path:
             "from anyio._core import _eventloop; _eventloop.sniffio = sniffio"
         )
 
-    with running_gateway(tmp_path / "data", BesideSniffio, POOL_WAIT_S="2") as gateway:
+    with running_gateway(tmp_path / "data", BesideSniffio, POOL_WAIT_S="15") as gateway:
         async with wire(gateway.endpoint(ECHO)) as session:
             assert await session.call("echo", text="here") == "here"

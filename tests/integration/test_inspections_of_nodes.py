@@ -1,5 +1,6 @@
 """Inspections over two nodes: their parts, and what becomes of them when a node is killed, paused or drained."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
-from tests.integration.inspected import Inspected, replay
+from tests.integration.inspected import CALL, Inspected, replay, shape
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.parked import STATELESS
 from tests.integration.wire import Wire
 
 pytestmark = pytest.mark.timeout(300)
@@ -57,7 +59,7 @@ async def test_the_parts_of_an_inspection_are_those_of_all_nodes(two_nodes: Node
         found.extend(seen.messages())
         return len(found) == 2 * 6 + 4 * 4
 
-    await until(all_are_seen)
+    await until(all_are_seen, 20)
     numbers = [each["number"] for each in found]
     assert numbers == sorted(set(numbers))
     said = [each["payload"] for each in found if (each["side"], each["kind"], each["method"]) == (
@@ -100,23 +102,29 @@ async def test_while_a_node_is_paused_nobody_hangs_and_awake_again_it_looks_no_m
     one, other = two_nodes.all
     endpoint = one.endpoint(ECHO)
     await opened_at(other, endpoint, http)
-    seen, whole = Inspected(endpoint, one), Inspected(endpoint, one, backend=endpoint.name)
+    seen, whole, another = Inspected(endpoint, one), Inspected(endpoint, one, backend=endpoint.name), one.endpoint(ECHO)
+    said = dict[str, Any]()
+
+    def ask(what: str, method: str, path: str, body: Any = None, expect: int = 0) -> None:
+        said[what] = one.api(method, path, body, expect=expect)
+
     other.process.send_signal(signal.SIGSTOP)
     try:
         began = time.monotonic()
-        silent = one.api("GET", f"{seen.path}/messages", expect=503)
-        assert "no answer from" in silent["detail"]
-        page = one.api("GET", f"{whole.path}/messages")
-        assert (len(page["silent_nodes"]), page["inspection"]["ending"]) == (1, None)
-        refused = one.api(
-            "POST", f"/tenants/{endpoint.tenant}/inspections", {"backend": "other", "reason": "x"}, expect=404
-        )
-        assert refused["reason"] == "backend_not_found"
-        another = one.endpoint(ECHO)
-        refused = one.api(
-            "POST", f"/tenants/{another.tenant}/inspections", {"backend": another.name, "reason": "x"}, expect=503
-        )
-        assert "whose sessions it would not see" in refused["detail"]
+        path, unknown, known = "/tenants/{}/inspections", {"backend": "other"}, {"backend": another.name}
+        asked: dict[str, tuple[Any, ...]] = {
+            "silent": ("GET", f"{seen.path}/messages", None, 503),
+            "page": ("GET", f"{whole.path}/messages"),
+            "unknown": ("POST", path.format(endpoint.tenant), {**unknown, "reason": "x"}, 404),
+            "refused": ("POST", path.format(another.tenant), {**known, "reason": "x"}, 503),
+        }
+        async with anyio.create_task_group() as tasks:  # at once: it counts as silent for five seconds, then as dead
+            for what, words in asked.items():
+                tasks.start_soon(anyio.to_thread.run_sync, ask, what, *words)
+        assert "no answer from" in said["silent"]["detail"]
+        assert (len(said["page"]["silent_nodes"]), said["page"]["inspection"]["ending"]) == (1, None)
+        assert said["unknown"]["reason"] == "backend_not_found"
+        assert "whose sessions it would not see" in said["refused"]["detail"]
         assert time.monotonic() - began < 20
         await anyio.sleep(5.5)  # a standstill is longer than that
     finally:
@@ -147,3 +155,73 @@ async def test_a_node_that_drains_writes_the_end_and_the_parts_of_others_go_on(
     session = await opened_at(one, endpoint, http)
     assert one.api("GET", whole.path)["sessions"] == 1
     await session.close()
+
+
+async def test_of_sessions_that_move_only_those_that_were_opened_after_it_are_seen(
+    two_nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(STATELESS, recovery="respawn")
+    before = await opened_at(other, endpoint, http)
+    seen = Inspected(endpoint, one, backend=endpoint.name)
+    after = await opened_at(other, endpoint, http)
+    other.terminate()
+    assert await anyio.to_thread.run_sync(other.process.wait, 60) == 0
+    for session, text in ((before, "nobody sees it"), (after, "somebody sees it")):
+        session.url = one.url + urlsplit(endpoint.mcp).path
+        assert await session.call("echo", text=text) == text
+    messages = [each for each in seen.messages() if each["method"] == "tools/call"]
+    assert "nobody" not in json.dumps(messages)
+    assert shape(messages) == CALL
+    assert seen.now()["sessions"] == 1
+
+
+async def test_beside_a_silent_node_nothing_counts_as_closed_or_whole(
+    two_nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(ECHO)
+    seen = Inspected(endpoint, one, backend=endpoint.name)
+    sessions = [await opened_at(node, endpoint, http) for node in (one, other)]
+    for session in sessions:
+        await session.call("echo", text="before")
+    path = "/api/v1" + seen.path
+    other.process.send_signal(signal.SIGSTOP)
+    try:
+        assert one.http.get(f"{path}/messages?format=jsonl").status_code == 503
+        assert one.http.delete(path).status_code == 503
+    finally:
+        other.process.send_signal(signal.SIGCONT)
+    await until(lambda: one.http.delete(path).status_code in (204, 404), 20)
+    for node in (one, other):
+        found = node.api("GET", seen.path)
+        assert (found["ending"], found["kept"], len(found["nodes"])) == ("closed", 0, 2)
+
+
+async def test_a_key_that_was_revoked_sees_nothing_of_it_at_a_node_that_wakes_up(
+    two_nodes: Nodes, http: httpx2.AsyncClient
+) -> None:
+    one, other = two_nodes.all
+    endpoint = one.endpoint(ECHO)
+    keys = f"/tenants/{endpoint.tenant}/keys"
+    made = one.api("POST", keys, {"scopes": ["tenant:admin"]})
+    session, seen = await opened_at(other, endpoint, http), Inspected(endpoint, other)
+    url, headers = f"{one.url}/api/v1{seen.path}/messages", {"Authorization": f"Bearer {made['key']}"}
+    assert (await http.get(url, headers=headers)).status_code == 200  # the node remembers the key
+    found: list[httpx2.Response] = []
+
+    async def ask(query: str) -> None:
+        found.append(await http.get(url + query, headers=headers, timeout=60))
+
+    async with anyio.create_task_group() as tasks:
+        one.process.send_signal(signal.SIGSTOP)
+        try:
+            await anyio.to_thread.run_sync(lambda: other.api("DELETE", f"{keys}/{made['id']}", expect=204))
+            await session.call("echo", text="afterwards")
+            for query in ("", "?format=jsonl"):
+                tasks.start_soon(ask, query)
+            await anyio.sleep(1)
+        finally:
+            one.process.send_signal(signal.SIGCONT)
+    assert [each.status_code for each in found] == [401, 401]
+    assert not any("afterwards" in each.text for each in found)

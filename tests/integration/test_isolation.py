@@ -140,7 +140,7 @@ async def test_what_a_backend_asks_or_tells_one_session_no_other_hears(echo: End
 
         await asyncio.gather(*(talk(number, session) for number, session in enumerate(sessions)))
         for number, session in enumerate(sessions):
-            await until(partial(_told, session))
+            await until(partial(_told, session), 20)
             heard = json.dumps(session.strays)
             assert [other for other in range(4) if f"secret of {other}" in heard] == [number]
             progress = [each for each in session.strays if each.get("method") == "notifications/progress"]

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.auth.test_jwks import jwk
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
 from tests.integration.servers import Transport, python_client, text_of
+from tests.integration.stopwatch import stopwatch
 from tests.integration.wire import Wire
 
 STORM = 100
@@ -237,17 +238,18 @@ async def test_a_changed_issuer_ends_its_sessions_and_streams_at_once(echo: Endp
                     pass
             ended.set()
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(listen)
-                await until(lambda: gateway.metrics().get('trunkline_streams{kind="get"}', 1))
+                await until(lambda: gateway.metrics().get('trunkline_streams{kind="get"}', 1), 20)
                 if how == "delete":
                     gateway.api("DELETE", issuer)
                 else:
                     gateway.api("PATCH", issuer, {"audience": ["api://other"]})
-                started = time.monotonic()
-                await ended.wait()
-        assert time.monotonic() - started < 1
+                async with stopwatch(gateway) as watch:
+                    await ended.wait()
+                    took = watch.seconds
+        assert took < 1
         ping = {"jsonrpc": "2.0", "id": 7, "method": "ping"}
         assert (await session.post(ping)).status_code == 401
         assert (await keyed.post(ping)).status_code == 200
@@ -268,9 +270,9 @@ async def test_a_storm_of_made_up_key_ids_is_refused_fast_and_not_passed_on(echo
     async with httpx2.AsyncClient(timeout=30) as http:
         for number in range(STORM):
             made_up = token(idp, echo.mcp, "ES256" if number % 2 else "RS256", kid=f"random-{number}")
-            started = time.perf_counter()
-            response = await http.post(echo.mcp, json=INITIALIZE, headers={"Authorization": f"Bearer {made_up}"})
-            times.append(time.perf_counter() - started)
+            async with stopwatch(echo.gateway) as watch:
+                response = await http.post(echo.mcp, json=INITIALIZE, headers={"Authorization": f"Bearer {made_up}"})
+                times.append(watch.seconds)
             assert response.status_code == 401
     assert len(idp.asked) - before <= 1
     assert sorted(times)[STORM // 2] < 0.1
@@ -337,7 +339,7 @@ async def test_the_log_says_why_a_token_was_refused_also_in_a_flood_of_others(ec
         text = gateway.log.read_text()
         return [json.loads(line) for line in text.splitlines() if line.startswith("{") and jti in line]
 
-    await until(lambda: bool(lines()))
+    await until(lambda: bool(lines()), 20)
     (line,) = lines()
     assert line["message"] == "request refused"
     told = {

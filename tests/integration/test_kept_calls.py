@@ -11,6 +11,7 @@ from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import Wire, wire
 
 KEPT = {"CALLS_KEPT_DAYS": "1"}
+WITHIN_S = 30.0
 
 
 @pytest.fixture
@@ -56,20 +57,20 @@ async def test_each_is_shown_and_counted_once_while_it_is_written(tmp_path: Path
         async with wire(endpoint) as session:
             for number in range(20):
                 await session.call("echo", text=str(number))
-            await until(lambda: written(gateway) >= 20)
+            await until(lambda: written(gateway) >= 20, WITHIN_S)
             for number in range(25):
                 await session.call("echo", text=str(number))
             found = gateway.api("GET", path(endpoint, "?tool=echo&limit=200"))
             assert len({each["id"] for each in found["items"]}) == len(found["items"]) == 45
             (group,) = gateway.api("GET", path(endpoint, ":grouped?by=tool&tool=echo"))["items"]
             assert 25 <= group["count"] <= 45
-            await until(lambda: gateway.api("GET", path(endpoint, "?tool=echo"))["total"] == 45)
+            await until(lambda: gateway.api("GET", path(endpoint, "?tool=echo"))["total"] == 45, WITHIN_S)
 
             def is_exact() -> bool:
                 (group,) = gateway.api("GET", path(endpoint, ":grouped?by=tool&tool=echo"))["items"]
                 return bool(group["count"] == 45)
 
-            await until(is_exact, 15)
+            await until(is_exact, WITHIN_S)
 
 
 async def test_those_of_a_node_that_is_gone_are_found_on_another(pair: Nodes):
@@ -79,7 +80,7 @@ async def test_those_of_a_node_that_is_gone_are_found_on_another(pair: Nodes):
         session = Wire(http, endpoint)
         await session.open()
         await session.call("echo", text="x")
-        await until(lambda: written(first) >= 2)
+        await until(lambda: written(first) >= 2, WITHIN_S)
     first.process.kill()
     first.process.wait()
     found = second.api("GET", path(endpoint, "?tool=echo"))

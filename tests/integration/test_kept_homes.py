@@ -76,7 +76,7 @@ async def test_a_process_that_is_over_its_disk_is_killed_and_none_is_started_unt
             await session.call("fill", mib=6, where="HOME")
         assert (caught.value.reason, caught.value.data["limit"]) == ("backend_exited", "disk")
         assert "limits.disk_mb" in str(caught.value)
-    await until(lambda: not gateway.backends())
+    await until(lambda: not gateway.backends(), 20)
     async with httpx2.AsyncClient(timeout=30) as http:
         refused = error_of(await Wire(http, endpoint).post(INITIALIZE))
     assert refused.data["limit"] == "disk"

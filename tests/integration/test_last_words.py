@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, MISBEHAVE, ROOT, Endpoint, Gateway, until
-from tests.integration.nodes import Nodes
+from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.wire import RpcError, Wire, wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
@@ -99,7 +99,7 @@ async def test_who_was_affected_is_named_when_the_process_is_gone(gateway: Gatew
         "session": public(session), "tenant": endpoint.tenant, "issuer": "key", "subject": key["id"],
     }  # fmt: skip
     assert failure["affected_count"] == 1
-    assert gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"] == []
+    await until(lambda: gateway.api("GET", f"/tenants/{endpoint.tenant}/processes")["items"] == [], 20)
     reader = gateway.key(endpoint.tenant, ["tenant:read"])
     (hidden,) = shown(endpoint, key=reader)["failures"]
     assert (hidden["detail"], hidden["stderr"], hidden["affected"]) == ("exit status 5", [], [])
@@ -191,9 +191,10 @@ async def test_the_last_words_are_found_at_any_node(own_nodes: Nodes) -> None:
         with pytest.raises(RpcError):
             await session.call("x")
     await until(lambda: shown(endpoint, at=one)["failures"], 20)
-    (failure,) = shown(endpoint, at=one)["failures"]
-    assert failure == shown(endpoint, at=two)["failures"][0]
-    (anywhere,) = one.api("GET", "/tenants/-/failures")["items"]
+    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    (failure,) = (await said_of_all(one, path))["failures"]
+    assert failure == (await said_of_all(two, path))["failures"][0]
+    (anywhere,) = (await said_of_all(one, "/tenants/-/failures"))["items"]
     assert anywhere == {**failure, "tenant": endpoint.tenant, "backend": endpoint.name}
     assert one.api("GET", f"/tenants/{endpoint.tenant}/failures?backend=other")["items"] == []
     (there,) = [each["id"] for each in one.api("GET", "/nodes")["items"] if each["id"].startswith("gateway-2")]

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from app.routing.routes import session_key
-from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends, until
+from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.watched import WARM, Watch, watched
 from tests.integration.wire import Wire, answer
@@ -98,7 +98,7 @@ async def test_a_take_over_that_redis_forgets_does_not_make_two_owners(tmp_path:
                         tasks.start_soon(mark, session, url, "after")
             for session in sessions:
                 await mark(session, random.choice(urls[1:]), "later")
-        await until(lambda: len(nodes.backends()) == SESSIONS, 15, lambda: len(nodes.backends()))
+        await nodes.have_only(SESSIONS, endpoint)
         require_one_owner_each((second, third), endpoint, SESSIONS)
         runs = Counter(line.split("/")[0] for line in trace.read_text().split())
         expected = {"before": 1, "taken over": 1, "after": 2, "later": 1}
@@ -145,9 +145,14 @@ async def test_records_that_others_have_written_give_nobody_anything(
                 victim, other = random.sample(keys, 2)
                 random.choice(POISONS)(client, victim, other)
                 await anyio.sleep(0.05)
-            leases = [key for key in client.keys("trunkline:node:*") if client.exists(key)]
-            client.set(leases[0], client.get(leases[1]), px=5000)
-            client.set("trunkline:node:feedfacefeedface", client.get(leases[1]), px=5000)
+            leases = dict[bytes, bytes]()
+            with anyio.fail_after(30):  # on a busy machine one may have lapsed
+                while len(leases) < 2:
+                    leases = {key: value for key in client.keys("trunkline:node:*") if (value := client.get(key))}
+                    await anyio.sleep(0.02)
+            one, other = leases
+            client.set(one, leases[other], px=5000)
+            client.set("trunkline:node:feedfacefeedface", leases[other], px=5000)
         recovered = await watch.has_recovered(time.monotonic())
         watch.require_service(f"{poisonings} records forged", began_at, time.monotonic(), [recovered])
         noticed = [node.metrics()[POISONED] - count for node, count in zip(nodes.all, before, strict=True)]
@@ -165,7 +170,7 @@ async def test_a_journal_put_in_the_place_of_another_restores_nothing(tmp_path: 
             session.url = mine
             await session.open()
             await mark(session, mine, "before")
-        await anyio.sleep(0.2)  # what was said is written down within 20 ms
+        await anyio.sleep(1.0)  # what was said is written down within 20 ms, later on a busy machine
         own_nodes.all[0].kill()
         with own_nodes.redis.client() as client:
             for kind in ("head", "log"):
@@ -210,7 +215,7 @@ async def mark(session: Wire, url: str, word: str) -> None:
     assert answer(response)["content"][0]["text"] == token
 
 
-async def final(session: Wire, url: str, token: str, within_s: float = 10.0) -> httpx2.Response:
+async def final(session: Wire, url: str, token: str, within_s: float = 30.0) -> httpx2.Response:
     """The answer to one call after as many 503 as it takes: those have not been carried out."""
     params = {"name": "mark", "arguments": {"token": token}}
     message = {"jsonrpc": "2.0", "id": next(session.ids), "method": "tools/call", "params": params}

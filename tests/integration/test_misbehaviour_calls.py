@@ -17,13 +17,14 @@ import pytest
 
 from tests.integration.arena import Arena, open_arena
 from tests.integration.gateway import Endpoint, Gateway, running_gateway, until
+from tests.integration.stopwatch import stopwatch
 from tests.integration.wire import RpcError, Wire, rpc, wire
 
 CALL, CALLS = 1 << 20, 8
 ACCEPTED = 4  # one is in the pipe in part, and no further one fits into 4 MiB with the rest of it
 BUSY_WITHIN_S, BUSY_BYTES = 5.0, 16 << 20
-TOLD_WITHIN_S = 1.0
-REFUSED_WITHIN_S = 0.1  # by an open breaker, at the median: the machine is busy
+TOLD_WITHIN_S = 1.0  # by the stopwatch
+REFUSED_WITHIN_S = 0.1  # by an open breaker, at the median
 STARTS_A_MINUTE = 12
 TIMES, LONG_TIMES = 2, 20
 FILES = 64
@@ -68,25 +69,26 @@ def in_flight(endpoint: Endpoint) -> int:
 
 
 async def test_a_call_that_is_never_answered_ends_is_cancelled_and_frees_its_place(arena: Arena) -> None:
-    endpoint = arena.endpoint("silent", timeouts={"call_s": 1}, calls_per_session=1)
+    endpoint = arena.endpoint("silent", timeouts={"call_s": 3}, calls_per_session=1)
     unknown = 'trunkline_messages_dropped_total{reason="unknown_answer"}'
     before = arena.gateway.metrics().get(unknown, 0)
     async with arena.attack(), wire(endpoint) as session:
-        began_at = time.monotonic()
-        assert (await session.ask("attack")).reason == "timeout"
-        assert 1.0 <= time.monotonic() - began_at < 5.0
+        async with stopwatch(arena.gateway) as watch:
+            began_at = time.monotonic()
+            assert (await session.ask("attack")).reason == "timeout"
+            assert time.monotonic() - began_at >= 3.0
+            assert watch.seconds < 7.0
         assert (
             await session.call("anything") == "0"
         )  # which the one place was free for, and the late answer is nobody's
-    await until(lambda: arena.gateway.metrics().get(unknown, 0) == before + 1)
+    await until(lambda: arena.gateway.metrics().get(unknown, 0) == before + 1, 20)
 
 
 @pytest.mark.parametrize("mode", ["dies", "kills-itself", "half-a-line", "dies-with-a-daemon"])
 async def test_who_waits_for_a_call_hears_of_the_death_at_once(arena: Arena, mode: str) -> None:
-    async with arena.attack(), wire(arena.endpoint(mode)) as session:
-        began_at = time.monotonic()
+    async with arena.attack(), wire(arena.endpoint(mode)) as session, stopwatch(arena.gateway) as watch:
         errors = await asyncio.gather(session.ask("attack"), session.ask("anything"), return_exceptions=True)
-        assert time.monotonic() - began_at < TOLD_WITHIN_S
+        assert watch.seconds < TOLD_WITHIN_S
     first, second = errors
     assert isinstance(first, RpcError)
     assert first.reason == "backend_exited"
@@ -99,10 +101,15 @@ async def test_a_family_that_ignores_everything_is_gone_soon_after_its_session(a
     async with arena.attack():
         async with wire(arena.endpoint("stubborn", 3)) as session:
             await begin(session)
-            await arena.gateway.wait_for_backends(others + 1 + 3 * 3)
-        assert await arena.gateway.wait_for_backends(others, 10.0) < 6.0
-    zombies = [each for each in psutil.process_iter(["ppid", "status"]) if is_zombie_of(each, arena.gateway)]
-    assert zombies == []
+            await arena.gateway.wait_for_backends(others + 1 + 3 * 3, 30.0)
+        async with stopwatch(arena.gateway) as watch:
+            await arena.gateway.wait_for_backends(others, 20.0)
+            assert watch.seconds < 6.0  # the stop ladder is four
+
+    def zombies() -> list[psutil.Process]:
+        return [each for each in psutil.process_iter(["ppid", "status"]) if is_zombie_of(each, arena.gateway)]
+
+    await until(lambda: not zombies(), 10, zombies)
 
 
 def is_zombie_of(process: psutil.Process, gateway: Gateway) -> bool:
@@ -112,11 +119,10 @@ def is_zombie_of(process: psutil.Process, gateway: Gateway) -> bool:
 
 async def opening(endpoint: Endpoint) -> tuple[str, float]:
     """Why no session was opened, and how long that took."""
-    async with httpx2.AsyncClient(timeout=60) as http:
-        began_at = time.monotonic()
+    async with httpx2.AsyncClient(timeout=60) as http, stopwatch(endpoint.gateway) as watch:
         with pytest.raises(RpcError) as failed:
             await Wire(http, endpoint).open()
-    return str(failed.value), time.monotonic() - began_at
+        return str(failed.value), watch.seconds
 
 
 @pytest.mark.parametrize(

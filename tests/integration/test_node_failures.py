@@ -173,7 +173,7 @@ async def kill_whole(node: Gateway) -> None:
     """SIGKILL to a node; nothing that it has started may outlive it."""
     family = node.family()
     node.kill()
-    await until(lambda: not any(is_alive(each) for each in family), 5)
+    await until(lambda: not any(is_alive(each) for each in family), 15)
 
 
 async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_no_call(
@@ -227,7 +227,7 @@ async def test_calls_in_flight_at_a_sigterm_are_all_answered(tmp_path: Path, pos
             async with anyio.create_task_group() as tasks:
                 for client, _ in itertools.product(opened, range(4)):
                     tasks.start_soon(partial(client.call, ms=random.randint(1500, 4000)))
-                await until(lambda: sum(executed(trace).values()) == 200, 20)
+                await until(lambda: sum(executed(trace).values()) == 200, 60)
                 nodes.all[0].terminate()
                 started = time.monotonic()
                 status = await anyio.to_thread.run_sync(nodes.all[0].process.wait, 30)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 async def two_nodes(tmp_path: Path, postgres_database: str) -> AsyncIterator[Nodes]:
-    with running_nodes(tmp_path, postgres_database, 2, DRAIN_S="2", STREAM_AFTER_S="1") as nodes:
+    with running_nodes(tmp_path, postgres_database, 2, DRAIN_S="8", STREAM_AFTER_S="1") as nodes:
         await nodes.all_know_each_other()
         yield nodes
 
@@ -45,12 +45,12 @@ async def test_a_node_that_leaves_says_so_and_answers_probes_while_another_waits
     assert (await under_way.body(100)).startswith(b'[{"rows":[]')  # and the connection is kept
     assert "1 idle" in repr(third)
     leaving.terminate()
-    await until(lambda: node not in known_by(staying) or known_by(staying)[node])
-    await until(lambda: node not in known_by(staying))
+    await until(lambda: node not in known_by(staying) or known_by(staying)[node], 20)
+    await until(lambda: node not in known_by(staying), 20)
     assert await third.probe(leaving.url) == node
     assert leaving.process.poll() is None
     third.retire(leaving.url)
-    assert await asyncio.to_thread(leaving.process.wait, 20) == 0
+    assert await asyncio.to_thread(leaving.process.wait, 40) == 0
     await third.aclose()
 
 
@@ -72,13 +72,17 @@ async def test_what_a_node_passes_on_is_drained_like_its_own(two_nodes: Nodes) -
             await anext(lines)
             calls = [
                 asyncio.ensure_future(call(ms, accept))
-                for ms in (1500, 60_000)
+                for ms in (4000, 60_000)
                 for accept in ("application/json", "application/json, text/event-stream")
             ]
             tenant = endpoint.tenant
-            await until(lambda: staying.api("GET", f"/tenants/{tenant}/sessions")["items"][0]["calls"] == len(calls))
+
+            def in_flight() -> int:
+                return int(staying.api("GET", f"/tenants/{tenant}/sessions")["items"][0]["calls"])
+
+            await until(lambda: in_flight() == len(calls), 20, in_flight)
             leaving.terminate()
-            with anyio.fail_after(20):
+            with anyio.fail_after(40):
                 rest = [line async for line in lines]
                 short, short_stream, long, long_stream = await asyncio.gather(*calls)
         assert [line for line in rest if line.startswith("retry: ")]
@@ -87,6 +91,6 @@ async def test_what_a_node_passes_on_is_drained_like_its_own(two_nodes: Nodes) -
         assert (long.status_code, long.json()["error"]["data"]["reason"]) == (200, "node_lost")
         assert "retry: " in long_stream.text.rpartition("\n\n")[2]
         assert "result" not in long_stream.text
-        assert await asyncio.to_thread(leaving.process.wait, 20) == 0
+        assert await asyncio.to_thread(leaving.process.wait, 40) == 0
         wire.url = two_nodes.urls(endpoint)[0]
         assert await wire.call("echo", text="the session is well") == "the session is well"

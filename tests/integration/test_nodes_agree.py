@@ -15,6 +15,7 @@ import pytest
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.roaming import RoamingWire
+from tests.integration.stopwatch import stopwatch
 from tests.integration.wire import LATEST
 from tests.programs import run_program
 
@@ -27,14 +28,14 @@ INITIALIZE = {
 
 SOON_S = 1.0  # what the REST API of one node has changed is so at all; it takes milliseconds
 POLLED_S = 5.0  # the same for a command line, which tells nobody: the nodes look every two seconds
-LONG_S = 15.0
+LONG_S = 30.0
 
 pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) -> Iterator[Nodes]:
-    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 2, POOL_WAIT_S="1") as nodes:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), postgres_database, 2, POOL_WAIT_S="5") as nodes:
         anyio.run(nodes.all_know_each_other)
         yield nodes
 
@@ -49,20 +50,22 @@ async def one_session_each(nodes: Nodes, endpoint: Endpoint) -> AsyncIterator[li
         yield sessions
 
 
-async def answered_everywhere(sessions: list[RoamingWire], status: int, message: Any = PING) -> float:
+async def answered_everywhere(
+    sessions: list[RoamingWire], status: int, message: Any = PING, *, at: Nodes | None = None
+) -> float:
     """Asks in all sessions at once, again and again, until each gets this answer; after how many seconds the last had
-    it."""
-    began = time.monotonic()
+    it, without those in which a busy machine let nobody run."""
 
     async def ask(session: RoamingWire) -> None:
         while (await session.post(message)).status_code != status:
             await anyio.sleep(0.01)
 
-    with anyio.fail_after(LONG_S):
-        async with anyio.create_task_group() as tasks:
-            for session in sessions:
-                tasks.start_soon(ask, session)
-    return time.monotonic() - began
+    async with stopwatch(*(at.living() if at else ())) as watch:
+        with anyio.fail_after(LONG_S):
+            async with anyio.create_task_group() as tasks:
+                for session in sessions:
+                    tasks.start_soon(ask, session)
+        return watch.seconds
 
 
 def replace_key(endpoint: Endpoint) -> Endpoint:
@@ -86,11 +89,13 @@ async def test_a_key_that_the_command_line_revokes_is_refused_by_every_node_and_
         streams = [await stack.enter_async_context(session.stream("GET")) for session in sessions]
         done = await anyio.to_thread.run_sync(run_program, words, node.environment)
         assert done.returncode == 0, done.stderr
-        with anyio.fail_after(POLLED_S):
-            took = await answered_everywhere(sessions, 401)
-            for stream in streams:
-                await stream.aread()
-            await until(lambda: not node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"], POLLED_S)
+        async with stopwatch(*nodes.living()) as watch:
+            with anyio.fail_after(LONG_S):
+                took = await answered_everywhere(sessions, 401, at=nodes)
+                for stream in streams:
+                    await stream.aread()
+            assert watch.seconds < POLLED_S
+        await until(lambda: not node.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"], LONG_S)
     print(f"\nrefused everywhere {took:.2f} s after the end of the command")
 
 
@@ -103,12 +108,13 @@ async def test_streams_of_a_revoked_key_end_at_every_node_within_a_second(
         mine = replace_key(endpoint)
         async with one_session_each(nodes, mine) as sessions, AsyncExitStack() as stack:
             streams = [await stack.enter_async_context(session.stream("GET")) for session in sessions]
-            async with anyio.create_task_group() as tasks:
-                for stream in streams:
-                    tasks.start_soon(stream.aread)
-                await anyio.to_thread.run_sync(revoke, nodes.all[0], mine)
-                began = time.monotonic()
-            took.append(time.monotonic() - began)
+            async with stopwatch(*nodes.living()) as watch:
+                async with anyio.create_task_group() as tasks:
+                    for stream in streams:
+                        tasks.start_soon(stream.aread)
+                    await anyio.to_thread.run_sync(revoke, nodes.all[0], mine)
+                    began = watch.seconds
+                took.append(watch.seconds - began)
             assert {(await session.post(PING)).status_code for session in sessions} == {401}
     took.sort()
     print(
@@ -122,12 +128,12 @@ async def test_a_changed_backend_is_the_new_one_at_every_node_within_a_second(no
     path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
     async with one_session_each(nodes, endpoint) as sessions:
         nodes.all[1].api("PATCH", path, {"enabled": False})
-        took = await answered_everywhere(sessions, 403)
+        took = await answered_everywhere(sessions, 403, at=nodes)
         print(f"\nits sessions have ended everywhere {took * 1000:.0f} ms after the answer")
         assert took < SOON_S
         nodes.all[0].api("PATCH", path, {"enabled": True})
         newcomers = [RoamingWire(session.http, endpoint, session.nodes) for session in sessions]
-        took = await answered_everywhere(newcomers, 200, INITIALIZE)
+        took = await answered_everywhere(newcomers, 200, INITIALIZE, at=nodes)
         print(f"it is there again everywhere {took * 1000:.0f} ms after the answer")
         assert took < SOON_S
 
@@ -136,7 +142,7 @@ async def test_a_tenant_that_is_removed_is_so_at_every_node_within_a_second(node
     endpoint = nodes.all[0].endpoint(ECHO)
     async with one_session_each(nodes, endpoint) as sessions:
         nodes.all[1].api("DELETE", f"/tenants/{endpoint.tenant}", expect=204)
-        took = await answered_everywhere(sessions, 401)
+        took = await answered_everywhere(sessions, 401, at=nodes)
         print(f"\nits keys are refused everywhere {took * 1000:.0f} ms after the answer")
         assert took < SOON_S
 
@@ -154,11 +160,14 @@ async def test_a_tenants_rate_is_one_rate_over_all_nodes(nodes: Nodes) -> None:
         for last in (1.5, seconds):  # first the burst is used up
             answers.clear()
             end = time.monotonic() + last
-            async with anyio.create_task_group() as tasks:
-                for session in sessions * 3:
-                    tasks.start_soon(overload, session, end)
+            async with stopwatch(*nodes.living()) as watch:
+                async with anyio.create_task_group() as tasks:
+                    for session in sessions * 3:
+                        tasks.start_soon(overload, session, end)
+                asked_s = watch.seconds
     assert set(answers) == {200, 429}
-    assert 0.75 * rate * seconds < answers[200] < 1.04 * rate * seconds, answers  # fewer where nodes have no time
+    # Fewer where nodes have no time; a half would be the rate of one of them.
+    assert max(0.55 * seconds, 0.75 * asked_s) * rate < answers[200] < 1.04 * rate * seconds, answers
 
 
 async def test_a_tenants_processes_are_limited_over_all_nodes(nodes: Nodes) -> None:
@@ -171,14 +180,14 @@ async def test_a_tenants_processes_are_limited_over_all_nodes(nodes: Nodes) -> N
             try:
                 await session.open()
                 opened.append(session)
-                await anyio.sleep(0.25)  # what is known of other nodes may be so old
+                await anyio.sleep(1.0)  # what is known of other nodes may be 0.25 s old, more on a busy machine
             except Exception as error:  # noqa: BLE001 - looked at below
                 refused.append(str(error))
         assert len(opened) == 3
         assert all("backend_busy" in each for each in refused), refused
         await opened[0].close()
         session = RoamingWire(http, endpoint, [urls[1]])
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while session not in opened:
                 try:
                     await session.open()
@@ -194,7 +203,7 @@ async def test_a_revocation_reaches_every_node_while_redis_is_dead(own_nodes: No
     async with one_session_each(own_nodes, endpoint) as sessions:
         own_nodes.redis.kill()
         revoke(own_nodes.all[0], endpoint)
-        took = await answered_everywhere(sessions, 401)
+        took = await answered_everywhere(sessions, 401, at=own_nodes)
         print(f"\nrefused everywhere after {took:.1f} s")
         assert took < 10.0
     own_nodes.redis.start()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -106,9 +107,12 @@ async def test_connections_are_spread_over_the_nodes(fleet: Gateway) -> None:
 
 
 async def test_log_lines_say_which_node(fleet: Gateway) -> None:
-    lines = [json.loads(line) for line in fleet.log.read_text().splitlines()]
-    assert {line["member"] for line in lines if line["message"].startswith("node ")} == {1, 2}
-    assert len({line["node"] for line in lines if "member" in line}) == 2
+    def lines() -> list[dict[str, Any]]:
+        text, _, _ = fleet.log.read_text().rpartition("\n")  # the last line may not be there in full yet
+        return [json.loads(line) for line in text.splitlines()]
+
+    await until(lambda: len({line["node"] for line in lines() if "member" in line}) == 2, 20)
+    assert {line["member"] for line in lines() if line["message"].startswith("node ")} == {1, 2}
 
 
 async def test_a_node_that_is_killed_is_started_again_and_the_others_serve_meanwhile(own_fleet: Gateway) -> None:
@@ -116,13 +120,14 @@ async def test_a_node_that_is_killed_is_started_again_and_the_others_serve_meanw
     first, second = nodes(fleet)
     spawners = first.children()
     first.kill()
-    await until(lambda: not psutil.pid_exists(first.pid))  # reaped: a zombie's threads may hold its socket for a moment
+    # Reaped: a zombie's threads may hold its socket for a moment.
+    await until(lambda: not psutil.pid_exists(first.pid), 20)
     while not are_listening(fleet, 2):
-        assert httpx2.get(fleet.url + "/readyz").status_code == 200
+        assert httpx2.get(fleet.url + "/readyz", timeout=30).status_code == 200
         await anyio.sleep(0.05)
     assert second in nodes(fleet)
-    await until(lambda: not [each for each in spawners if is_alive(each)])
-    assert "died (SIGKILL)" in fleet.log_tail()
+    await until(lambda: not [each for each in spawners if is_alive(each)], 20)
+    assert "died (SIGKILL)" in fleet.log.read_text()
 
 
 async def test_a_node_that_hangs_is_replaced_and_then_every_new_connection_is_answered(
@@ -145,11 +150,11 @@ async def test_a_node_that_hangs_is_replaced_and_then_every_new_connection_is_an
         migrate.prepare(Settings.from_env(os.environ).database_url)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(some.run)
-            await until(some._announced.is_set, 60)
+            await until(some._announced.is_set, 120)
             hung = members()[0]
             hung.suspend()
-            await until(lambda: "has not answered" in caplog.text and not is_alive(hung), 20)
-            await until(lambda: len(listening_on(number, members())) == 2, 60)
+            await until(lambda: "has not answered" in caplog.text and not is_alive(hung), 60)
+            await until(lambda: len(listening_on(number, members())) == 2, 120)
             answers = [
                 await anyio.to_thread.run_sync(httpx2.get, f"http://127.0.0.1:{number}/livez") for _ in range(40)
             ]
@@ -164,15 +169,15 @@ async def test_after_the_first_signal_nothing_is_refused_for_drain_delay_and_the
 ) -> None:
     with running_gateway(tmp_path / "data", TwoNodes, DRAIN_DELAY_S="60", **settings) as fleet:
         fleet.terminate()
-        async with httpx2.AsyncClient() as http:
-            with anyio.fail_after(5):
+        async with httpx2.AsyncClient(timeout=30) as http:
+            with anyio.fail_after(20):
                 while (await http.get(fleet.url + "/readyz")).status_code != 503:
                     await anyio.sleep(0.01)
         assert httpx2.get(fleet.url + "/livez").status_code == 200
         assert len(nodes(fleet)) == 2
         started = time.monotonic()
         fleet.stop()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 40  # less than DRAIN_DELAY_S
 
 
 async def test_two_signals_while_nodes_start_without_redis_end_them_without_an_error(tmp_path: Path) -> None:
@@ -199,7 +204,7 @@ async def test_nodes_do_not_outlive_a_parent_that_is_killed(own_fleet: Gateway) 
     fleet = own_fleet
     family = fleet.family()
     fleet.kill()
-    await until(lambda: not [each for each in family if is_alive(each)], 10)
+    await until(lambda: not [each for each in family if is_alive(each)], 20)
 
 
 @pytest.mark.long

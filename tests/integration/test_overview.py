@@ -59,12 +59,16 @@ async def test_calls_of_both_nodes_are_in_one_series_and_of_one_node_in_its_own(
 
     def calls_of(node: str = "") -> float:
         shown = first.api("GET", f"{path}?node={node}")
-        assert shown["silent_nodes"] == []
-        return 5 * total(shown["calls_per_second"])
+        # Who does not answer within a second is left out, and is asked again.
+        return 0.0 if shown["silent_nodes"] else 5 * total(shown["calls_per_second"])
 
-    await until(lambda: calls_of() >= 17, 20)  # and two of `initialize`
+    await until(lambda: calls_of() >= 17, 20, calls_of)  # and two of `initialize`
     ids = [each["id"] for each in first.api("GET", "/nodes")["items"]]
-    assert sorted(calls_of(node) for node in ids) == [6, 11]
+
+    def of_each() -> list[float]:
+        return sorted(calls_of(node) for node in ids)
+
+    await until(lambda: of_each() == [6, 11], 20, of_each)
 
     def now() -> tuple[int, object, object]:
         shown = first.api("GET", path)
@@ -72,7 +76,7 @@ async def test_calls_of_both_nodes_are_in_one_series_and_of_one_node_in_its_own(
 
     await until(lambda: now() == (2, 2, 2), 20, now)  # the last step of each node has its own end
     assert total(first.api("GET", "/tenants/default/activity")["calls_per_second"]) == 0
-    assert 5 * total(second.api("GET", "/activity")["calls_per_second"]) >= 17
+    await until(lambda: 5 * total(second.api("GET", "/activity")["calls_per_second"]) >= 17, 20)
 
 
 async def test_a_breaker_that_one_node_has_opened_is_named_by_the_other(nodes: Nodes, opened: ExitStack) -> None:
@@ -81,6 +85,7 @@ async def test_a_breaker_that_one_node_has_opened_is_named_by_the_other(nodes: N
     first.add_backend("zenith", "billing", TROUBLE[0], [*TROUBLE[1:], "needs", "BILLING_TOKEN"])
     broken = client(opened, second, "zenith", "billing")
     await until(lambda: broken.open().json()["error"]["data"]["reason"] == "backend_unavailable", 20)
+    await until(lambda: "breaker_open" in kinds(first, "/tenants/zenith/problems"), 20)
     problem = kinds(first, "/tenants/zenith/problems")["breaker_open"]
     assert (problem["about"], problem["severity"]) == ({"kind": "backend", "name": "billing"}, "critical")
     assert len(problem["nodes"]) == 1
@@ -96,9 +101,13 @@ async def test_a_node_that_does_not_answer_is_a_problem_and_is_named_as_silent(n
         named = [each["about"]["name"] for each in found["items"] if each["kind"] == "node_silent"]
         return named if named == found["silent_nodes"] else []
 
+    def silent_in_activity() -> list[str]:
+        named: list[str] = first.api("GET", "/activity")["silent_nodes"]
+        return named
+
     os.kill(second.process.pid, signal.SIGSTOP)
     try:
-        await until(lambda: len(silent()) == 1, 20.0)
-        assert first.api("GET", "/activity")["silent_nodes"] == silent()
+        # One question after the other: for how long it is known at all is up to its lease.
+        await until(lambda: len(found := silent()) == 1 and silent_in_activity() == found, 20.0)
     finally:
         os.kill(second.process.pid, signal.SIGCONT)

@@ -431,7 +431,7 @@ def script(terminal: Terminal, text: str, *words: str) -> subprocess.Popen[bytes
 
 def test_scripts_say_what_they_install(tmp_path: Path) -> None:
     with Terminal() as terminal, script(terminal, f"{WAITING}; say done", str(tmp_path / "go")) as process:
-        terminal.shows(r"^fetching 3 packages \(2 s\)$")
+        terminal.shows(r"^fetching 3 packages \(([2-9]|\d\d) s\)$")
         (tmp_path / "go").touch()
         terminal.shows("^== done$")
         assert process.wait(WITHIN_S) == 0

@@ -202,10 +202,10 @@ async def draining(nodes: Nodes, node: Gateway, endpoint: Endpoint, http: httpx2
     await session.open()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.call, "later")
-        await until(lambda: [each["calls"] for each in of_node(f"/tenants/{endpoint.tenant}/sessions")] == [1], 10)
-        await until(lambda: len(of_node("/nodes")) == len(nodes.living()), 10)
+        await until(lambda: [each["calls"] for each in of_node(f"/tenants/{endpoint.tenant}/sessions")] == [1], 30)
+        await until(lambda: len(of_node("/nodes")) == len(nodes.living()), 30)
         node.terminate()
-        await until(lambda: any(each["draining"] for each in of_node("/nodes")), 10)
+        await until(lambda: any(each["draining"] for each in of_node("/nodes")), 30)
         yield
         await session.call("release")
     with anyio.fail_after(STOP_S):
@@ -242,7 +242,7 @@ async def in_turn(nodes: Nodes, endpoint: Endpoint, directory: Path) -> AsyncIte
     targets = [word for node in nodes.living() for word in ("--target", node.url)]
     proxy = subprocess.Popen([*PROXY, *targets, "--port-file", str(port_file)])
     try:
-        await until(lambda: port_file.exists() and port_file.read_text(), 10)
+        await until(lambda: port_file.exists() and port_file.read_text(), 30)
         base = f"http://127.0.0.1:{port_file.read_text()}{urlsplit(endpoint.base).path}"
         yield Endpoint(endpoint.gateway, endpoint.tenant, endpoint.name, base, endpoint.key)
     finally:

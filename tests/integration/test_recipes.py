@@ -9,7 +9,7 @@ import anyio
 import pytest
 from mcp.types import ElicitResult, ListRootsResult, Root
 
-from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.gateway import Gateway, running_gateway, until
 from tests.integration.nodes import running_nodes
 from tests.integration.servers import python_client
 from tests.integration.toolboxes import Toolset, toolboxes
@@ -88,7 +88,7 @@ async def test_steps_run_in_order_and_at_once_and_what_they_say_is_put_together(
         listed = (await session.request("tools/list"))["tools"][0]
         assert (listed["name"], listed["inputSchema"]) == ("cook", NAMED)
         assert listed["annotations"]["destructiveHint"] is True
-        assert not gateway.backends()
+        await until(lambda: not gateway.backends(), 10)  # those that were asked for their tools have ended
         result = await run(session, text="a")
         assert result["structuredContent"] == {"said": ["red: red: a!", "blue: b"], "skipped": True}
         assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
@@ -316,3 +316,18 @@ async def test_a_question_of_a_member_in_a_step_reaches_the_client_in_either_era
         result = await client.call_tool("cook", {})
         assert [each[:4] for each in result.structured_content["result"]] == ["red:", "blue"]
         assert all("file:///here" in each for each in result.structured_content["result"])
+
+
+async def test_the_calls_of_a_tenant_are_those_of_its_clients(gateway: Gateway) -> None:
+    """And not the steps, which take places too."""
+    schema = {"type": "object", "properties": {"seconds": {"type": "number"}}}
+    steps = [step(name, f"{name}_slow", arguments={"seconds": "input.seconds"}) for name in ("red", "blue")]
+    toolset = cook(gateway, steps, input_schema=schema)
+    of_tenant = f"/tenants/{toolset.tenant}"
+    async with wire(toolset) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(session.request, "tools/call", {"name": "cook", "arguments": {"seconds": 20}})
+        await until(lambda: gateway.api("GET", of_tenant)["use"]["in_flight"] == 3, 15)
+        (listed,) = gateway.api("GET", f"{of_tenant}/sessions")["items"]
+        (use,) = [each for each in gateway.api("GET", "/use")["items"] if each["tenant"] == toolset.tenant]
+        assert (use["calls"], use["calls_total"]) == (listed["calls"], listed["calls_total"]) == (1, 2)
+        tasks.cancel_scope.cancel()

@@ -69,8 +69,9 @@ async def behind_a_line(tmp_path: Path, database: str, *, both: bool) -> AsyncIt
 
 
 async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
-    tmp_path: Path, postgres_database: str
+    tmp_path: Path, postgres_database: str, full: bool
 ) -> None:
+    recovered_within_s = RECOVERED_WITHIN_S + (0 if full else BUSY_S)
     with running_nodes(tmp_path, postgres_database, 0) as nodes:
         nodes.redis.kill()
         node = await anyio.to_thread.run_sync(nodes.start)
@@ -85,7 +86,7 @@ async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
             assert found.opening[0].seconds < REFUSED_WITHIN_S + BUSY_S
 
             await anyio.to_thread.run_sync(nodes.redis.start)
-            assert await becomes(http, node, set()) < RECOVERED_WITHIN_S
+            assert await becomes(http, node, set()) < recovered_within_s
             session = Wire(http, endpoint)
             await session.open()
             nodes.redis.kill()
@@ -95,14 +96,14 @@ async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
             assert "`trunkline doctor`" in words
             assert await session.call("mark", token="alone") == "alone"
             await anyio.to_thread.run_sync(nodes.redis.start)
-            assert await becomes(http, node, set()) < RECOVERED_WITHIN_S
+            assert await becomes(http, node, set()) < recovered_within_s
             await session.close()
 
 
 async def becomes(http: httpx2.AsyncClient, node: Gateway, without: set[str]) -> float:
     """Waits until the node is ready, though it must do without these; after how many seconds it was."""
     began_at = time.monotonic()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while True:
             ready = await http.get(node.url + "/readyz")
             if ready.status_code == 200 and set(ready.json()["degraded"]) == without:

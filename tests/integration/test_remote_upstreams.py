@@ -97,7 +97,7 @@ async def test_the_official_client_reaches_a_server_of_the_official_sdk(front: G
             if kind in ("streamable", "sse"):
                 done = await client.call_tool("count", {"until": 5}, progress_callback=on_progress)
                 assert text_of(done) == "done"
-                assert heard[-1] == 5
+                await until(lambda: heard and heard[-1] == 5, 10, lambda: heard)
             got = json.loads(text_of(await client.call_tool("headers", {})))
             assert got["authorization"] == "Bearer sdk"
             assert remote.key not in str(got)
@@ -139,10 +139,12 @@ async def test_wrong_headers_are_said_to_be_wrong(front: Gateway):
 
 async def test_a_server_that_dies_in_a_call(front: Gateway):
     """Its caller is told that nobody knows; the next session is refused in words."""
-    with sdk(front, "streamable") as remote:
+    port = free_port()
+    with sdk(front, "streamable", port) as remote:
         async with wire(remote) as session:
             error = await session.ask("die")
             assert (error.reason, error.data["outcome"]) == ("call_cut_off", "unknown")
+            await until(lambda: not is_listened_to(port), 10)  # the kernel closes the port last
             error = await session.ask("echo", text="x")
             assert error.reason == "backend_unavailable"
     await no_upstream_is_left(front)
@@ -161,11 +163,19 @@ async def test_a_server_that_has_forgotten_the_session_gets_a_new_one(front: Gat
 
 async def _restarted(front: Gateway, remote: Endpoint, port: int, session: Wire) -> None:
     await session.ask("die")
-    await until(lambda: not is_listened_to(port))  # the kernel closes the port last
+    await until(lambda: not is_listened_to(port), 10)  # the kernel closes the port last
     with listening([*SDK, "streamable", str(port)], port):
-        error = await session.ask("echo", text="two")
-        assert error.reason == "backend_exited"
+        # The latter where its stream of notifications has noticed it before the call.
+        assert await _outcome(session, "two") in ("backend_exited", "two")
         assert await session.call("echo", text="three") == "three"
+
+
+async def _outcome(session: Wire, text: str) -> str | None:
+    """What is answered, or the reason why not."""
+    try:
+        return await session.call("echo", text=text)
+    except RpcError as error:
+        return error.reason
 
 
 @pytest.mark.parametrize("how", ["delete", "disable", "restart"])
@@ -208,7 +218,8 @@ async def test_it_is_a_member_of_a_toolset(front: Gateway, echo: Endpoint):
         async with wire(toolset) as session:
             tools = [each["name"] for each in (await session.request("tools/list"))["tools"]]
             assert {"far_echo", "near_echo"} <= {*tools}
-            assert value(front, "trunkline_upstream_sessions") == 0
+            # That which was asked for its tools has ended.
+            await until(lambda: value(front, "trunkline_upstream_sessions") == 0, 10)
             assert await session.call("far_echo", text="far") == "far"
             assert await session.call("near_echo", text="near") == "near"
     await no_upstream_is_left(front)
@@ -260,7 +271,7 @@ async def test_a_server_that_stalls_floods_or_sends_elsewhere(front: Gateway):
             await asked.result({"content": [{"type": "text", "text": "well"}]})
 
     async with serving(polite(answer)) as server:
-        hurried = reached(front, server.url, timeouts={"call_s": 1.0})
+        hurried = reached(front, server.url, timeouts={"call_s": 3.0})
         async with wire(hurried) as session:
             assert (await session.ask("stall")).reason == "timeout"
             assert await session.call("echo") == "well"

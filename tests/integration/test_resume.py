@@ -88,7 +88,7 @@ async def _chunked_event(reader: asyncio.StreamReader) -> Event | None:
 
 
 class CuttingProxy:
-    """Passes bytes between a client and the gateway, and breaks the first POST that has become a stream."""
+    """Passes bytes between a client and the gateway, and breaks the first call that has become a stream."""
 
     def __init__(self, target: str, *, cuts: int) -> None:
         self.target = target
@@ -125,7 +125,9 @@ class CuttingProxy:
                 await writer.drain()
                 if b"last-event-id" in request.lower() and chunk.startswith(b"HTTP/1.1 "):
                     self.answers.append(chunk[9:12])
-                if self.cuts < self.may_cut and request.startswith(b"POST") and b"data: \n\n" in chunk:
+                # On a busy machine the answer to `initialize` becomes a stream, too, as its process starts.
+                is_call = request.startswith(b"POST") and b"tools/call" in request
+                if self.cuts < self.may_cut and is_call and b"data: \n\n" in chunk:
                     self.cuts += 1
                     up_writer.transport.abort()
                     break
@@ -224,7 +226,7 @@ async def test_fifty_clients_with_random_cuts_lose_nothing_and_get_nothing_twice
                 calls.append(Call(session, request_id, tool, **arguments[tool]))
                 tasks.start_soon(one_call, session, calls[-1])
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(200):
         async with anyio.create_task_group() as tasks:
             for number in range(CLIENTS):
                 tasks.start_soon(one_client, number)
@@ -255,7 +257,7 @@ async def test_the_python_client_gets_its_answer_over_a_cut_connection(impatient
 async def test_the_typescript_client_gets_its_answer_over_a_cut_connection(impatient: Endpoint) -> None:
     async with cutting(impatient) as (proxy, cut):
         steps = [["callTool", {"name": "sleep", "arguments": {"ms": 1500}}], ["ping"]]
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             done = await anyio.run_process(
                 ["node", str(ROOT / "tests/npm/client.mjs"), "streamable", cut.mcp, cut.key],
                 input="".join(json.dumps(step) + "\n" for step in steps).encode(),
@@ -282,10 +284,10 @@ async def test_the_typescript_client_keeps_its_listen_stream_after_a_call_that_f
                 await client.stdin.send(json.dumps(words).encode() + b"\n")  # type: ignore[union-attr]
                 return json.loads(await said.receive_until(b"\n", 1 << 16))
 
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 arguments = {"count": 1, "size": 1, "text": "no", "fails": True}
                 assert "no" in (await step("progress", "x", arguments))["error"]["message"]
-                await until(lambda: bool(proxy.answers), 10)
+                await until(lambda: bool(proxy.answers), 30)
                 await step("sendRootsListChanged")
                 heard = await step("wait", "notifications/tools/list_changed")
             assert heard["result"]["method"] == "notifications/tools/list_changed"

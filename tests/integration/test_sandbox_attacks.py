@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.integration.gateway import ROOT, Gateway, for_backends, running_gateway, until
+from tests.integration.stopwatch import waited_for_a_processor
 from tests.integration.wire import wire
 
 SLEEP_S = 70_000 + os.getpid() % 10_000  # by which the daemons of this run are known
@@ -103,21 +104,22 @@ async def test_daemons_without_environment_session_or_mark_do_not_outlive_their_
 
     async with wire(hostile(target)) as session:
         assert await session.call("cling") == "3"
-        await until(lambda: daemons() == 3)
+        await until(lambda: daemons() == 3, 20)
     await until(lambda: not daemons(), 10)
 
 
 @pytest.mark.parametrize("mode", ["bytes", "names"])
 def test_a_check_of_a_hostile_server_is_answered_and_holds_up_nobody(target: Gateway, mode: str) -> None:
     endpoint = hostile(target, mode)
-    is_over, slowest = threading.Event(), 0.0
+    is_over, slowest, gateway = threading.Event(), 0.0, psutil.Process(target.pid)
 
     def bystander() -> None:
         nonlocal slowest
         while not is_over.wait(0.02):
-            began = time.monotonic()
+            began, waited_before = time.monotonic(), waited_for_a_processor([gateway])
             httpx2.get(target.url + "/livez", timeout=60)
-            slowest = max(slowest, time.monotonic() - began)
+            waited_s = waited_for_a_processor([gateway]) - waited_before
+            slowest = max(slowest, time.monotonic() - began - waited_s)
 
     thread = threading.Thread(target=bystander)
     thread.start()

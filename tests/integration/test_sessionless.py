@@ -3,7 +3,6 @@
 import itertools
 import json
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from mcp import types
 
 from app.processes.supervisor import EOF_GRACE_S
 from app.protocol.commands import CANCEL_GRACE_S
-from app.sessions.registry import SWEEP_S
+from app.sessions.idle.sweeping import SWEEP_S
 from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends, running_gateway, server_at, stdin_of, until
 from tests.integration.servers import EVERYTHING, python_client, text_of
+from tests.integration.stopwatch import stopwatch
 from tests.sessionless.client import ELICITS
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
@@ -28,6 +28,7 @@ META = "io.modelcontextprotocol/"
 ERAS = ("legacy", "dual", "sessionless")
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
 ASKS_TWICE = "test_input_required_result_multi_round"
+BUSY_S = 10.0  # more than things take, on a machine that is busy
 
 
 def server_of(era: str) -> list[str]:
@@ -151,7 +152,7 @@ def impatient(suspended_s: float) -> type[Gateway]:
 @pytest.mark.parametrize(
     ("calls", "suspended_s"),
     # Clients come back at once, but two cores are busy starting 200 processes.
-    [(20, 3.0), pytest.param(200, 10.0, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
+    [(20, 6.0), pytest.param(200, 10.0, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
 )
 async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandoned_ones_give_their_process_back(
     tmp_path: Path, calls: int, suspended_s: float
@@ -175,7 +176,6 @@ async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandon
             async with anyio.create_task_group() as tasks:
                 for number in range(calls):
                     tasks.start_soon(one, number)
-            everybody_was_asked_at = time.monotonic()
             expected = {number: f"name-{number} likes color-{number}" for number in range(calls) if number % 10 != 9}
             assert got == expected
 
@@ -187,12 +187,12 @@ async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandon
                 return {server_at(each["pid"]) for each in listed}
 
             # The limit, the sweep that notices, what a cancelled call may take to stop, and the stop itself.
-            within_s = suspended_s + SWEEP_S + CANCEL_GRACE_S + EOF_GRACE_S + 1.0
+            within_s = suspended_s + SWEEP_S + CANCEL_GRACE_S + EOF_GRACE_S + BUSY_S
             await until(lambda: not processes & living(gateway), within_s)
-            assert time.monotonic() - everybody_was_asked_at < within_s
-            assert not processes & leased()
+            await until(lambda: leased() == living(gateway), BUSY_S, lambda: (leased(), living(gateway)))
             others = living(gateway)
-            assert others == leased() != set()
+            assert others
+            assert not processes & others
 
             late = next(iter(abandoned))
             refusal = await wire.refused("choose", {"n": late}, abandoned[late]["requestState"])
@@ -231,12 +231,12 @@ async def test_a_process_without_state_that_does_not_answer_a_cancelled_call_is_
         wire = SessionlessWire(http, endpoint)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(wire.call, "ponder", arguments={}))
-            await until(lambda: journal.exists() and journal.read_text().endswith("\n"))
+            await until(lambda: journal.exists() and journal.read_text().endswith("\n"), 20)
             tasks.cancel_scope.cancel()  # which closes the connection, and that is the cancel of this revision
         pondering = int(journal.read_text().split()[1])
         asked = await wire.call("choose", arguments={"n": 1})
         assert _process_of(1, asked) != pondering
-        await until(lambda: pondering not in living(gateway), CANCEL_GRACE_S + SWEEP_S + EOF_GRACE_S + 1.0)
+        await until(lambda: pondering not in living(gateway), CANCEL_GRACE_S + SWEEP_S + EOF_GRACE_S + BUSY_S)
         assert _process_of(1, asked) in living(gateway)
 
 
@@ -245,8 +245,8 @@ async def test_a_call_that_waits_for_its_client_does_not_hold_up_the_drain(tmp_p
         endpoint = gateway.endpoint(server_of("legacy"))
         async with httpx2.AsyncClient(timeout=30) as http:
             await SessionlessWire(http, endpoint).call(ASKS_TWICE, arguments={})
-        stopping_at = time.monotonic()
-        gateway.terminate()
-        assert await anyio.to_thread.run_sync(gateway.process.wait, 20) == 0
-        # The sweep that notices, and then nothing but the stop of processes and listeners.
-        assert time.monotonic() - stopping_at < 8, gateway.log_tail()
+        async with stopwatch(gateway) as watch:
+            gateway.terminate()
+            assert await anyio.to_thread.run_sync(gateway.process.wait, 45) == 0
+            # The sweep that notices, and then nothing but the stop of processes and listeners.
+            assert watch.seconds < 8, gateway.log_tail()

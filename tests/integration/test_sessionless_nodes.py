@@ -95,7 +95,8 @@ async def test_of_several_nodes_that_a_new_caller_asks_at_once_one_serves_and_th
     for said in found.values():
         assert sorted(each["count"] for each in said) == [1, 2, 3, 4, 5, 6], said
         assert len({each["process"] for each in said}) == 1
-    assert forwarded(nodes) == before + 4 * len(endpoints)
+    # Each is counted once its answer was sent on.
+    await until(lambda: forwarded(nodes) == before + 4 * len(endpoints), 10, lambda: (before, forwarded(nodes)))
 
 
 @pytest.mark.parametrize("declared", [{"isolation": "shared"}, {"recovery": "respawn"}])
@@ -104,8 +105,15 @@ async def test_a_caller_of_a_server_without_state_is_served_where_it_asks(
 ) -> None:
     endpoint, before = nodes.all[0].endpoint(ECHO, **declared), forwarded(nodes)
     client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
+    asked = []
+
+    def serving() -> list[str]:
+        return sorted(each["node"].rpartition("-")[0] for each in sessions_of(nodes, endpoint))
+
     for node in nodes.all:
-        assert owner_of(nodes, (await client.whoami(at(nodes, endpoint, node)))["process"]) is node
+        await client.whoami(at(nodes, endpoint, node))
+        asked.append(node.environment["TRUNKLINE_NODE_NAME"])
+        await until(lambda: serving() == sorted(asked), 10, serving)
     assert forwarded(nodes) == before
 
 
@@ -118,9 +126,9 @@ async def test_the_sets_of_capabilities_of_a_caller_are_four_over_all_nodes(
     processes = [(await client.whoami())["process"] for client in clients]
     assert len(set(processes)) == 5
     assert len({owner_of(nodes, each).pid for each in processes[1:]}) == 1
-    listed = f"/tenants/{endpoint.tenant}/processes"
     await until(
-        lambda: {server_at(each["pid"]) for each in nodes.all[1].api("GET", listed)["items"]} == set(processes[1:])
+        lambda: {server_at(each["pid"]) for each in nodes.all[1].serving(endpoint.tenant)} == set(processes[1:]),
+        20,
     )
     assert [(await client.whoami())["process"] for client in clients[1:]] == processes[1:]
 
@@ -129,7 +137,7 @@ async def test_the_sets_of_capabilities_of_a_caller_are_four_over_all_nodes(
 async def test_a_caller_whose_lines_have_ended_may_be_served_by_another_node(
     nodes: Nodes, http: httpx2.AsyncClient, end: str
 ) -> None:
-    timeouts = {"idle_s": 1} if end == "idle" else {}
+    timeouts = {"idle_s": 3} if end == "idle" else {}  # it is looked for before
     endpoint = nodes.all[0].endpoint(ECHO, timeouts=timeouts)
     client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
     for node in [nodes.all[0], nodes.all[2], nodes.all[1]]:
@@ -138,7 +146,7 @@ async def test_a_caller_whose_lines_have_ended_may_be_served_by_another_node(
         if end == "changed":
             path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
             nodes.all[0].api("PATCH", path, {"max_processes": 100 + said["process"] % 100})
-        await until(lambda: not sessions_of(nodes, endpoint), 10)
+        await until(lambda: not sessions_of(nodes, endpoint), 20)
 
 
 async def test_callers_who_come_and_go_never_have_two_processes(
@@ -157,11 +165,17 @@ async def test_callers_who_come_and_go_never_have_two_processes(
             async def ask(batch: list[dict[str, Any]] = batch) -> None:
                 batch.append(await client.whoami())
 
+            began_at = time.monotonic()
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
                     tasks.start_soon(ask)
-            (process,) = {each["process"] for each in batch}
-            assert process not in processes[:-1], "it was over"
+            found = {each["process"] for each in batch}
+            assert found.isdisjoint(processes[:-1]), "it was over"
+            if len(found) > 1:  # one after the other: between two of the three there was a second of silence as well
+                assert time.monotonic() - began_at > 1.0
+                processes += dict.fromkeys(each["process"] for each in batch if each["process"] not in processes)
+                continue
+            (process,) = found
             if process not in processes:
                 processes.append(process)
                 assert sorted(each["count"] for each in batch) == [1, 2, 3]
@@ -232,8 +246,8 @@ async def test_a_subscription_at_another_node_hears_changes_and_ends_at_the_owne
         ]
         assert news[1]["params"]["uri"] == "test://a"
         assert open_streams() == 1
-    await until(lambda: open_streams() == 0)
-    with anyio.fail_after(5):
+    await until(lambda: open_streams() == 0, 20)
+    with anyio.fail_after(20):
         while "resources/unsubscribe test://a" not in (await client.whoami())["heard"]:
             await anyio.sleep(0.02)
 
@@ -244,16 +258,19 @@ async def test_a_call_is_counted_under_its_clients_revision(nodes: Nodes, http: 
     await client.request("server/discover")
     await client.request("tools/list")
     await client.whoami()
-    after = nodes.all[0].metrics()
-    grown = {
-        name: after[name] - before.get(name, 0)
-        for name in after
-        if name.startswith("mcp_server_operation_duration_seconds_count") and after[name] != before.get(name, 0)
-    }
+
+    def grown() -> dict[str, float]:
+        now = nodes.all[0].metrics()
+        return {
+            name: now[name] - before.get(name, 0)
+            for name in now
+            if name.startswith("mcp_server_operation_duration_seconds_count") and now[name] != before.get(name, 0)
+        }
+
     labels = 'error_type="",mcp_method_name="{}",mcp_protocol_version="2026-07-28",network_transport="modern"'
     methods = ("server/discover", "tools/list", "tools/call")
     expected = {f"mcp_server_operation_duration_seconds_count{{{labels.format(method)}}}": 1 for method in methods}
-    assert grown == expected
+    await until(lambda: grown() == expected, 10, grown)
 
 
 # --- suspended calls

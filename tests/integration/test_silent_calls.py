@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway behind proxies that cut what is silent for long."""
-    with running_gateway(tmp_path_factory.mktemp("impatient") / "data", STREAM_AFTER_S="1.5") as gateway:
+    with running_gateway(tmp_path_factory.mktemp("impatient") / "data", STREAM_AFTER_S="3") as gateway:
         yield gateway
 
 
@@ -46,7 +46,7 @@ async def test_the_setting_says_when_silence_makes_a_stream(impatient: Gateway) 
 
 async def test_a_client_that_takes_json_only_is_never_switched_to_a_stream(impatient: Gateway) -> None:
     endpoint = impatient.endpoint(ECHO)
-    call = rpc("tools/call", 3, {"name": "sleep", "arguments": {"ms": 2500}})
+    call = rpc("tools/call", 3, {"name": "sleep", "arguments": {"ms": 4000}})
     async with wire(endpoint) as session:
         response = await session.post(call, Accept="application/json")
     assert (kind(response), answer(response)["content"][0]["text"]) == ("application/json", "slept")
@@ -67,7 +67,7 @@ class Begun:
 
     async def begin(self, tasks: anyio.abc.TaskGroup, member: str) -> None:
         tasks.start_soon(self._call, member)
-        await until(lambda: self._in_flight == 1)
+        await until(lambda: self._in_flight == 1, 20)
 
     async def _call(self, member: str) -> None:
         self.answered = await self.session.post(

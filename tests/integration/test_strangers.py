@@ -29,7 +29,7 @@ KINDS = (
 GROWTH_MIB = 32
 TIMES_SLOWER = 3.0
 SECONDS = float(os.environ.get("TRUNKLINE_TEST_STRANGERS_S", "30"))
-RECOVERED_S = 5.0
+RECOVERED_S = 15.0
 SPARE = 16  # descriptors: of the visitor of the moment, its process, the database's files
 
 
@@ -162,8 +162,7 @@ async def test_with_256_files_400_strangers_keep_nobody_out_who_is_let_in(tmp_pa
                     async with httpx2.AsyncClient(timeout=30) as newcomer:
                         assert (await newcomer.get(gateway.url + "/livez")).status_code == 200
                 assert gateway.api("GET", "/tenants")["items"]
-            with anyio.fail_after(RECOVERED_S):
-                await until(lambda: psutil.Process(gateway.pid).num_fds() <= before.descriptors + SPARE)
-        refused = gateway.metrics()
-        assert refused['trunkline_connections_refused_total{reason="made_room"}'] > 200
+                made_room = 'trunkline_connections_refused_total{reason="made_room"}'
+                await until(lambda: gateway.metrics().get(made_room, 0) > 200, 30, gateway.metrics)
+            await until(lambda: psutil.Process(gateway.pid).num_fds() <= before.descriptors + SPARE, RECOVERED_S)
         assert "Too many open files" not in gateway.log.read_text()

@@ -168,7 +168,7 @@ async def test_what_is_switched_off_ends_at_both_nodes_within_a_second_and_says_
             assert is_off(await sessionless.post("server/discover", at=url))
         for session in others:
             assert await session.call("echo", text="still here") == "still here"
-        assert process not in {stdin_of(each.pid) for each in nodes.backends()}
+        await until(lambda: process not in {stdin_of(each.pid) for each in nodes.backends()}, SOON_S * BUSY)
         await until(lambda: not sessions_of(here, case), SOON_S * BUSY)
         if kind in ("tenant", "backend"):  # nothing is kept warm
             left = 2 if kind == "backend" else 0

@@ -24,7 +24,7 @@ async def test_a_tool_is_found_called_and_learned_and_nothing_started_for_the_se
         assert listed == ["find_tools", "call_tool", "red_count", "blue_count"]
         found = await session.request("tools/call", {"name": "find_tools", "arguments": {"query": "slow blue"}})
         assert found["structuredContent"]["tools"][0]["name"] == "blue_slow"
-        assert not gateway.backends()
+        await gateway.wait_for_backends(0)  # those that were asked for their tools have ended
         arguments = {"name": "red_say", "arguments": {"text": "hi"}}
         assert await session.call("call_tool", **arguments) == "red: hi"
         assert (await session.call("find_tools", query="zzz greet")).startswith("No tool was found.")

@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.integration.gateway import Gateway, running_gateway
-from tests.integration.toolboxes import toolboxes
+from tests.integration.gateway import Gateway, running_gateway, until
+from tests.integration.toolboxes import in_flight, toolboxes
 from tests.integration.wire import RpcError, Wire, events, rpc, wire
 
 
@@ -79,7 +79,8 @@ async def test_questions_with_equal_ids_come_back_to_those_who_asked(gateway: Ga
 
 
 async def test_a_member_that_dies_fails_only_its_calls_once_each(gateway: Gateway) -> None:
-    async with wire(toolboxes(gateway, "red", "blue")) as session:
+    toolset = toolboxes(gateway, "red", "blue")
+    async with wire(toolset) as session:
         assert await session.call("red_say", text="a") == "red: a"
         results: dict[str, str] = {}
 
@@ -92,7 +93,7 @@ async def test_a_member_that_dies_fails_only_its_calls_once_each(gateway: Gatewa
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, "red_slow")
             tasks.start_soon(lambda: call("blue_slow", seconds=30))
-            await anyio.sleep(0.05)
+            await until(lambda: in_flight(gateway, toolset) == 2 - len(results), 20)
             tasks.start_soon(call, "blue_die")
         assert results == {"red_slow": "red: late", "blue_slow": "backend_exited", "blue_die": "backend_exited"}
         assert await session.call("red_count") == "red: 3"

@@ -11,9 +11,9 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import Gateway, running_gateway
+from tests.integration.gateway import Gateway, running_gateway, until
 from tests.integration.nodes import Nodes, running_nodes
-from tests.integration.toolboxes import Toolset, toolboxes
+from tests.integration.toolboxes import Toolset, in_flight, toolboxes
 from tests.integration.wire import RpcError, Wire, events, rpc
 
 MEMBERS = ("a", "b", "c", "d", "e")
@@ -145,10 +145,11 @@ async def test_a_member_killed_in_mid_call_over_two_nodes_fails_its_calls_only_a
 
         assert await session.call("a_say", text="x") == "a: x"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: call("a_slow", seconds=1))
             for _ in range(3):
                 tasks.start_soon(lambda: call("b_slow", seconds=60))
-            await anyio.sleep(0.3)
+            await until(lambda: in_flight(first, toolset) == 3, 20)
+            tasks.start_soon(lambda: call("a_slow", seconds=3))
+            await until(lambda: in_flight(first, toolset) == 4, 20)
             tasks.start_soon(call, "b_die")
         assert sorted(outcomes) == ["a: late", "b_die backend_exited", *["b_slow backend_exited"] * 3]
         assert await session.call("b_count") == "b: 1"

@@ -5,7 +5,6 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, unti
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.remote import LOOPBACK, behind
 from tests.integration.sessionless_wire import SessionlessClient
+from tests.integration.stopwatch import stopwatch
 from tests.integration.toolboxes import among_toolboxes
 from tests.integration.wire import RpcError, Wire, rpc, wire
 
@@ -106,9 +106,13 @@ async def test_log_lines_and_the_record_of_the_call_name_the_trace_of_the_messag
     await mirrored(elsewhere, {"traceparent": parent_of(trace)})
     (server, *_) = (each for each in (await collector.wait_for(trace, 3)).values() if each.kind == "server")
     tenant = server.about["trunkline.tenant"]
-    (call,) = (
-        each for each in two.all[0].api("GET", f"/tenants/{tenant}/calls")["items"] if each["method"] == "tools/call"
-    )
+
+    def calls() -> list[dict[str, Any]]:
+        found = two.all[0].api("GET", f"/tenants/{tenant}/calls")["items"]
+        return [each for each in found if each["method"] == "tools/call"]
+
+    await until(calls, 20)  # it is written a moment later
+    (call,) = calls()
     assert (call["trace_id"], call["request_id"]) == (trace, server.about["trunkline.request.id"])
     for node in two.all:
         lines = [json.loads(each) for each in node.log.read_text().splitlines() if f'"{trace}"' in each]
@@ -262,9 +266,11 @@ async def test_traces_that_begin_here_are_those_of_the_answers(tmp_path: Path, c
         server = spans["server", "tools/call mirror"]
         assert (server.id, server.parent) == (span, "")
         assert trace_and_span(meta["traceparent"]) == (trace, spans["client", "tools/call mirror"].id)
-        assert collector.requests[-1]["authorization"] == "Bearer s,t"
-        assert collector.requests[-1]["path"] == "/v1/traces"
-        assert gateway.metrics()['trunkline_trace_spans_total{result="sent"}'] >= 2
+        # Other nodes send to it, too.
+        paths = {each["path"] for each in collector.requests if each.get("authorization") == "Bearer s,t"}
+        assert paths == {"/v1/traces"}
+        sent = 'trunkline_trace_spans_total{result="sent"}'
+        await until(lambda: gateway.metrics().get(sent, 0) >= 2, 10)  # once the collector has answered
 
 
 async def test_without_a_collector_nothing_of_a_context_is_touched(session: Wire, gateway: Gateway) -> None:
@@ -283,7 +289,7 @@ async def test_a_client_that_leaves_is_an_error_of_its_request(
     body, headers = client.message("tools/call", {"name": "sleep", "arguments": {"ms": 30_000}})
     headers["traceparent"] = parent_of(trace)
     with pytest.raises(httpx2.ReadTimeout):
-        await http.post(endpoint.mcp, json=body, headers=headers, timeout=1.0)
+        await http.post(endpoint.mcp, json=body, headers=headers, timeout=4.0)
     spans = await collector.wait_for(trace, 1)
     assert spans["server", "tools/call sleep"].about["error.type"] == "client_gone"
 
@@ -381,7 +387,8 @@ async def test_initialize_has_the_context_for_the_backend_and_a_later_process_ha
     assert trace_and_span(told["traceparent"]) == (trace, spans["client", "initialize"].id)
     first = gateway.backends()
     for process in first:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # one of another test, that was about to end
+            process.kill()
 
     async def is_another() -> bool:
         with suppress(RpcError):
@@ -468,9 +475,9 @@ async def test_calls_and_the_end_of_a_node_do_not_wait_for_the_collector(tmp_pat
                     assert "traceparent" in await mirrored(session)
                 if fault != "500":
                     assert gateway.metrics().get('trunkline_trace_spans_total{result="sent"}', 0) == 0
-            began = time.monotonic()
-            gateway.stop()
-            assert time.monotonic() - began < 15  # without a collector it takes 2 to 3 s
+            async with stopwatch(gateway) as watch:
+                await anyio.to_thread.run_sync(gateway.stop)
+                assert watch.seconds < 15  # without a collector it takes 2 to 3 s
         assert not broken.spans
 
 

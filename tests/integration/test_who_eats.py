@@ -4,6 +4,7 @@ import itertools
 import sys
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
@@ -33,6 +34,18 @@ def running(node: Gateway, what: str, **query: str) -> dict[str, Any]:
     return answer
 
 
+async def of_all(node: Gateway, what: str, **query: str) -> dict[str, Any]:
+    """The same, when no node is left out: on a busy machine one may not answer within the second that it has."""
+    answers: list[dict[str, Any]] = []
+
+    def is_whole() -> bool:
+        answers.append(running(node, what, **query))
+        return answers[-1]["silent_nodes"] == []
+
+    await until(is_whole, 30, lambda: answers[-1])
+    return answers[-1]
+
+
 def first(node: Gateway, what: str, sort: str) -> dict[str, Any]:
     found: dict[str, Any] = running(node, what, sort=sort, limit="1")["items"][0]
     return found
@@ -59,19 +72,23 @@ async def test_who_eats_memory_and_who_eats_the_processor_is_first_on_either_nod
             await becomes_first(node, what, "cpu", spins.tenant)
         # On a busy machine even who spins gets little in the time between two looks.
         await until(lambda: is_seen_to_spin(first(two, "tenants/-/processes", "cpu"), spins.tenant), 60)
-        nodes = {first(two, "tenants/-/processes", sort)["node"] for sort in ("cpu", "memory")}
-        assert len(nodes) == 2
+
+        def theirs() -> set[str]:
+            return {first(two, "tenants/-/processes", sort)["node"] for sort in ("cpu", "memory")}
+
+        await until(lambda: len(theirs()) == 2, 30, theirs)
         # It may have been looked at while it took its memory; and is again, soon.
         await until(lambda: first(two, "tenants/-/processes", "memory")["resident_bytes"] > 200 << 20, 30)
-        use = {each["tenant"]: each for each in running(one, "use")["items"]}
+        use = {each["tenant"]: each for each in (await of_all(one, "use"))["items"]}
         assert {tenant: (each["sessions"], each["processes"]) for tenant, each in use.items()} == {
             quiet.tenant: (2, 2), spins.tenant: (1, 1), holds.tenant: (1, 1),
         }  # fmt: skip
         for _ in range(3):
             await calm.call("whoami")
-        assert first(two, "tenants/-/sessions", "calls")["tenant"] == quiet.tenant
-        assert first(two, "use", "calls")["calls_total"] >= 4
-        oldest = running(two, "tenants/-/processes", sort="age")["items"]
+        most = (await of_all(two, "tenants/-/sessions", sort="calls", limit="1"))["items"][0]
+        assert most["tenant"] == quiet.tenant
+        assert (await of_all(two, "use", sort="calls", limit="1"))["items"][0]["calls_total"] >= 4
+        oldest = (await of_all(two, "tenants/-/processes", sort="age"))["items"]
         assert oldest == sorted(oldest, key=lambda each: each["started_at"])
         assert {spinning.session_id, holding.session_id}.isdisjoint(str(running(two, "tenants/-/sessions")))
 
@@ -90,8 +107,8 @@ async def test_pages_of_all_nodes_together_have_everybody_once(own_nodes: Nodes)
             found, cursor, pages = [], "", 0
             while cursor is not None:
                 asked = {"sort": sort, "limit": "7", **({"cursor": cursor} if cursor else {})}
-                page = running((one, two)[pages % 2], "tenants/-/sessions", **asked)
-                assert (page["total"], page["silent_nodes"], len(page["items"]) <= 7) == (60, [], True)
+                page = await of_all((one, two)[pages % 2], "tenants/-/sessions", **asked)
+                assert (page["total"], len(page["items"]) <= 7) == (60, True)
                 found += [each["id"] for each in page["items"]]
                 cursor, pages = page["next_cursor"], pages + 1
             assert len(found) == len(set(found)) == 60
@@ -145,7 +162,7 @@ async def test_a_session_says_which_program_opened_it_and_from_where(start_gatew
             hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "0"}}
             address = gateway.url + line.removeprefix("data:").strip()
             await http.post(address, json=rpc("initialize", params=hello), headers=endpoint.headers)
-            assert shown(endpoint)["client_name"] == "old"
+            await until(lambda: shown(endpoint)["client_name"] == "old", 10)
             assert shown(endpoint)["address"] == "198.51.100.7"
 
 
@@ -158,7 +175,7 @@ async def test_what_another_node_opens_and_takes_over_is_known_there(own_nodes: 
         there = SessionlessClient(http, endpoint, [second_url], {"sampling": {}})
         await here.request("tools/list")
         await there.request("tools/list")  # a second process, which the first node opens for the second
-        found = two.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
+        found = (await of_all(two, f"tenants/{endpoint.tenant}/sessions"))["items"]
         assert [each["address"] for each in found] == ["127.0.0.1"] * 2
         assert len({each["node"] for each in found}) == 1
 
@@ -168,12 +185,8 @@ async def test_what_another_node_opens_and_takes_over_is_known_there(own_nodes: 
         one.kill()
         session.url = own_nodes.urls(endpoint)[-1]
         path = f"/tenants/{endpoint.tenant}/sessions"
-
-        async def goes_on() -> bool:
-            return bool((await session.post(rpc("ping", 99))).status_code == 200)
-
-        for _ in range(60):
-            if await goes_on():
-                break
+        with anyio.fail_after(60):
+            while (await session.post(rpc("ping", 99))).status_code != 200:
+                await anyio.sleep(0.1)
         (found_one,) = two.api("GET", path)["items"]
         assert (found_one["client_name"], found_one["address"]) == ("wire", None)

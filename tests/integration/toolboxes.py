@@ -25,6 +25,12 @@ def toolboxes(gateway: Gateway, *names: str, **fields: Any) -> Toolset:
     return Toolset(gateway, tenant, [{"backend": name} for name in names])
 
 
+def in_flight(gateway: Gateway, toolset: Endpoint) -> int:
+    """How many calls of its sessions are under way."""
+    found = gateway.api("GET", f"/tenants/{toolset.tenant}/sessions")["items"]
+    return sum(each["calls"] for each in found)
+
+
 def among_toolboxes(endpoint: Endpoint) -> Toolset:
     """A toolset in which this backend has no prefix, and stands between two toolboxes."""
     gateway, tenant = endpoint.gateway, endpoint.tenant

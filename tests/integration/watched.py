@@ -194,7 +194,7 @@ class Watch:
         # On a machine that is busy with something else everything takes longer, a call at the owner as well.
         late = max((beat.late for beat in beats), default=0)
         assert max(refused, default=0) < max(REFUSED_WITHIN_S, 10 * percentile(owner, 0.5)) + 5 * late
-        assert max(recovered_s) < RECOVERED_WITHIN_S
+        assert max(recovered_s) < RECOVERED_WITHIN_S + 5 * late
         assert alive < ALIVE_WITHIN_S + late  # the node waits for a core as well
 
 
@@ -218,8 +218,8 @@ async def watched(nodes: Nodes, endpoint: Endpoint, sessions: int, beats: Path) 
                 await watch.has_recovered(time.monotonic())
                 yield watch
                 tasks.cancel_scope.cancel()
-        expected = sessions + WARM * len(nodes.all)
-        await until(lambda: len(nodes.backends()) == expected, 15, lambda: len(nodes.backends()))
+        # A node that is busy starts one in five seconds in the place of a warm one that was taken.
+        await nodes.have_only(sessions, endpoint, warm=WARM * len(nodes.all), within_s=60)
 
 
 async def again_and_again(work: Callable[[], Awaitable[None]], pause_s: float) -> None:

@@ -16,7 +16,7 @@ from tests.integration.gateway import Endpoint
 LATEST = "2025-11-25"
 ACCEPT = "application/json, text/event-stream"
 
-REFUSED_WITHIN_S = 2.0  # no refusal waits for anything; the rest is a busy machine
+REFUSED_WITHIN_S = 10.0  # no refusal waits for anything; the rest is a machine that is busy or stands still
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,10 @@ def test_a_line_is_replaced_and_removed(terminal):
     terminal.shows("^short$")
     line.clear()
     line.clear()
-    terminal.text.write("the result\n")
+    terminal.text.write("the result\nthe next line")
     terminal.text.flush()
-    terminal.shows("^the result$")
-    assert terminal.rows == ["the result"]
+    terminal.shows("^the next line$")
+    assert terminal.rows == ["the result", "the next line"]
     assert terminal.written.count("\n") == 1
 
 

@@ -20,7 +20,8 @@ from app.peers.passing import Passing
 from app.routing.router import Router
 from app.sessionless.requests import SessionlessRequests
 from app.sessions.directory import BackendDirectory
-from app.sessions.registry import SessionRegistry, sweep_for_ever
+from app.sessions.idle.sweeping import sweep_for_ever
+from app.sessions.registry import SessionRegistry
 from app.sessions.standstill import StandstillGuard
 from app.transports.access_lines import AccessLines
 from app.transports.front import Front
@@ -150,7 +151,7 @@ async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
         anyio.create_task_group() as tasks,
     ):
         guard = StandstillGuard(registry.standstill, (), all_ours, registry._sessions.deliver_held)
-        tasks.start_soon(sweep_for_ever, registry, guard)
+        tasks.start_soon(sweep_for_ever, registry.sweeping, guard)
         yield registry
         tasks.cancel_scope.cancel()
 

@@ -16,6 +16,8 @@ from app.transports.client_gone import ClientGone, unless_gone
 from tests.edge.rig import WITHIN_S, read_body
 from tests.edge.serving import serving
 
+pytestmark = pytest.mark.real
+
 BODY_BYTES = 90_000  # arrives at once, and reading pauses before its end
 Work = Callable[[], Awaitable[None]]
 
