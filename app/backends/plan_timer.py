@@ -1,6 +1,7 @@
 """When the pool plans: after something has happened, and at given times."""
 
 import asyncio
+import math
 from collections.abc import Callable
 
 
@@ -9,7 +10,8 @@ class PlanTimer:
 
     def __init__(self, make_plan: Callable[[], None], clock: Callable[[], float]) -> None:
         self._make_plan, self._clock = make_plan, clock
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
+        self._due_at = math.inf  # when it is due; uvloop's handle cannot say that if this is at once
         self._is_due = False
         self._is_closed = False
 
@@ -23,11 +25,11 @@ class PlanTimer:
         """Plans at this time of the clock. There is one timer, for the earliest; each plan sets it anew."""
         loop = asyncio.get_running_loop()
         due = loop.time() + max(0.0, when - self._clock()) + 0.001
+        if self._due_at <= due:
+            return
         if self._handle is not None:
-            if self._handle.when() <= due:
-                return
             self._handle.cancel()
-        self._handle = loop.call_at(due, self._on_timer)
+        self._handle, self._due_at = loop.call_at(due, self._on_timer), due
 
     def close(self) -> None:
         self._is_closed = True
@@ -35,7 +37,7 @@ class PlanTimer:
             self._handle.cancel()
 
     def _on_timer(self) -> None:
-        self._handle = None
+        self._handle, self._due_at = None, math.inf
         self.soon()
 
     def _run(self) -> None:

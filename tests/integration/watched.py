@@ -137,7 +137,11 @@ class Door:
         self._urls = itertools.cycle(urls)
 
     async def open(self) -> None:
-        """One `initialize`."""
+        """One `initialize`. It goes on if it is cancelled: nobody would close the session."""
+        with anyio.CancelScope(shield=True):
+            await self._open_and_close()
+
+    async def _open_and_close(self) -> None:
         wire = Wire(self._http, self._endpoint)
         wire.url = next(self._urls)
         params = {"protocolVersion": LATEST, "capabilities": {}, "clientInfo": {"name": "door", "version": "1"}}
