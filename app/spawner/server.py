@@ -176,6 +176,8 @@ class Spawner:
             self._watch(birth.channel, lambda: self._on_born(birth))
 
     def _on_born(self, birth: Birth) -> None:
+        if self._births.of(birth.id) is not birth:  # it was given up in this very turn of the loop
+            return
         try:
             if birth.is_outside:
                 report = self._births.house(birth, self._by_pid)
