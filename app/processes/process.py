@@ -68,8 +68,7 @@ class BackendProcess:
     ) -> None:
         self.spec, self.origin = spec, origin or Origin()
         self._freezable = Freezable(freezer or Freezer())
-        self.id = ""
-        self.pid = 0
+        self.id, self.pid = "", 0
         self.started_at = time.time()
         self.spawn_seconds = 0.0
         self.phases: Mapping[str, float] = {}
@@ -95,7 +94,7 @@ class BackendProcess:
         self._group: Group | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
-        self._has_flooded = False
+        self._has_flooded, self._mute_looks = False, 0
         self._started_at = self._swept_at
         self._leased_at: float | None = None
         self._gone = anyio.Event()
@@ -317,8 +316,9 @@ class BackendProcess:
             return
         if self._stdin.stalled_s(self._written_bytes, now) >= self._limits.stdin_stall_s:
             self.kill("does not read its input")
-        mute_since = self._mute_since()
-        if mute_since is not None and now - mute_since >= _MUTE_GRACE_S:
+        is_mute = now - (self._mute_since() or now) >= _MUTE_GRACE_S
+        self._mute_looks = self._mute_looks + 1 if is_mute else 0
+        if self._mute_looks > 1:  # at the first look after a standstill of this node its end may not have been read yet
             self.kill("closed its input or output and lived on")
 
     def _note_flood(self) -> None:

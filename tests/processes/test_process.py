@@ -289,6 +289,16 @@ async def test_a_process_that_closed_its_output_is_ended(running, monkeypatch):
     assert (await listener.exit()).description == "killed: it closed its input or output and lived on"
 
 
+async def test_after_a_standstill_of_the_node_a_process_that_has_ended_is_not_taken_for_one_that_lives_on(running):
+    """The end of its output was read before the standstill; how it ended is read after the first look."""
+    process, listener = await running.start("echo")
+    process._stdout.eof_received()
+    process.sweep(time.monotonic() + 5)
+    assert not process.is_being_killed
+    os.kill(process.pid, signal.SIGKILL)
+    assert (await listener.exit()).reason == "signaled"
+
+
 async def test_a_listener_that_fails_does_not_stop_the_reading(running, caplog):
     process, listener = await running.start("echo")
     heard = listener.backend_sent
