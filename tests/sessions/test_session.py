@@ -385,8 +385,8 @@ async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(ope
     for number in range(MAX_EVENTS + 1):
         link.say(method="notifications/message", params={"data": number})
     now = time.monotonic()
-    opened.sweep(now)
-    opened.sweep(now + UNREAD_S - 0.01)
+    for part in (0.0, 0.5, 0.99):
+        opened.sweep(now + part * UNREAD_S)
     assert link.paused
     opened.sweep(now + UNREAD_S + 0.01)
     assert not link.paused
@@ -405,7 +405,7 @@ async def test_where_no_call_waits_a_listen_stream_may_be_read_as_slowly_as_its_
     for number in range(MAX_EVENTS + 1):
         link.say(method="notifications/message", params={"data": number})
     now = time.monotonic()
-    for seconds in (0.0, UNREAD_S + 0.01):
+    for seconds in (0.0, 0.5 * UNREAD_S, UNREAD_S + 0.01):
         opened.sweep(now + seconds)
     assert link.paused
     assert await reader.next() is not None
