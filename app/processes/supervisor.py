@@ -209,7 +209,7 @@ class Supervisor:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown
             self._processes[process] = held
-            with fork_deadline(start):
+            async with fork_deadline(start):
                 await process.start(held.confined)
         except BaseException as error:
             self._processes.pop(process, None)

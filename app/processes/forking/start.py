@@ -1,12 +1,11 @@
 """How a process is started, and why so."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-import anyio
-
+from app.loop_timeout import loop_timeout
 from app.processes.forking.text import Task
 from app.processes.homes import Home
 from app.sandbox.composer import Confined
@@ -50,14 +49,14 @@ class NoFork(Exception):
     """The template has made no process; the message says why. Another way to start it may work."""
 
 
-@contextmanager
-def fork_deadline(start: Start) -> Iterator[None]:
+@asynccontextmanager
+async def fork_deadline(start: Start) -> AsyncIterator[None]:
     """A template that does not fork in time has failed, and so has one that cannot be reached. Raises NoFork."""
     if start.kind != "fork":
         yield
         return
     try:
-        with anyio.fail_after(FORK_S):
+        async with loop_timeout(FORK_S):
             yield
     except TimeoutError:
         raise NoFork(f"no answer in {FORK_S:.0f} s") from None
