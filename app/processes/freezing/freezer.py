@@ -83,14 +83,14 @@ class Freezer:
             batch = [self._orders.popleft() for _ in range(min(BATCH, len(self._orders)))]
             if not self._orders:
                 self._is_asked.clear()
-            stopping = list(islice(self._stopping, BATCH))
+            stopping, looked_at = list(islice(self._stopping, BATCH)), time.monotonic()
             outcomes, still = await anyio.to_thread.run_sync(_carry_out, batch, stopping)
             for order, outcome in zip(batch, outcomes, strict=True):
                 self._carried_out(order, outcome)
             for group in still:
                 if group in self._stopping:
                     self._stopping.pop(group).told(None)
-            self._give_up(time.monotonic())
+            self._give_up(stopping, looked_at)
 
     def _carried_out(self, order: _Order, outcome: OSError | None) -> None:
         overtaken = self._stopping.pop(order.group, None)
@@ -101,9 +101,13 @@ class Freezer:
         else:
             order.told(outcome)
 
-    def _give_up(self, now: float) -> None:
-        """What does not stand still in time goes on."""
-        for group, (told, until) in list(self._stopping.items()):
+    def _give_up(self, looked_at: Sequence[Group], now: float) -> None:
+        """Of those that were looked at then, what does not stand still in time goes on. The others are looked at first:
+        it may be this node that stood still."""
+        for group in looked_at:
+            if group not in self._stopping:
+                continue
+            told, until = self._stopping[group]
             if now < until:
                 return  # nor is it time for those that came later
             del self._stopping[group]

@@ -3,8 +3,10 @@
 import errno
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -193,6 +195,43 @@ async def test_what_does_not_stand_still_in_time_goes_on(rig: Rig, monkeypatch: 
     assert not process.is_frozen
     said(child)
     await eventually(lambda: said(child))
+
+
+class Stilled(Group):
+    """Stands still as soon as a test says so."""
+
+    is_still = False
+
+    def __init__(self) -> None:
+        self.thawed = 0
+
+    def freeze(self) -> None:
+        pass
+
+    def thaw(self) -> None:
+        self.thawed += 1
+
+    def is_frozen(self) -> bool:
+        return Stilled.is_still
+
+
+async def test_after_a_standstill_of_the_node_all_are_looked_at_before_they_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freezer, told = Freezer(has_swap=lambda: False), list[OSError | None]()
+    groups = [Stilled() for _ in range(BATCH + 10)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(freezer.run)
+        for group in groups:
+            freezer.order(group, told.append, freeze=True)
+        await eventually(lambda: len(freezer._stopping) == len(groups))
+        later = time.monotonic() + 6.0
+        monkeypatch.setattr(Stilled, "is_still", True)
+        monkeypatch.setattr(freezer_module, "time", SimpleNamespace(monotonic=lambda: later))
+        await eventually(lambda: len(told) == len(groups))
+        tasks.cancel_scope.cancel()
+    assert set(told) == {None}
+    assert not any(group.thawed for group in groups)
 
 
 async def test_without_a_control_group_nothing_is_frozen_and_that_is_said_once(
