@@ -137,8 +137,7 @@ class SpawnerClient:
         self._outgoing: deque[_Packet] = deque()
         self._processes: dict[str, _Process] = {}
         self._clean_ups: set[CleanUp] = set()
-        self._lost = asyncio.Event()
-        self._closed = False
+        self._lost, self._closed = asyncio.Event(), False
 
     async def start(self) -> None:
         """Starts the spawner and waits until it is ready; does nothing while one runs.
@@ -169,9 +168,10 @@ class SpawnerClient:
             except SpawnFailed as error:
                 logger.error("Cannot start another spawner: %s; will retry", error.message)
             else:
-                self._restarting = None
-                self._on_restart()
-                return
+                if self._socket is not None:  # else it has died since it was ready
+                    self._restarting = None
+                    self._on_restart()
+                    return
 
     def _launch(self) -> None:
         try:

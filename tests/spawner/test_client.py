@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -341,6 +342,21 @@ async def test_a_killed_spawner_is_reported_and_replaced_and_leaves_nothing(clie
             await anyio.sleep(0.005)  # reaped as well
     child.close()
     again.close()
+
+
+async def test_one_that_is_ready_and_dead_when_the_node_looks_is_replaced_too(client):
+    """As after a standstill of the node, even if nobody wants a process."""
+    first = client._spawner.pid
+    os.kill(first, signal.SIGKILL)
+    while client._spawner is None or client._spawner.pid == first:
+        await anyio.lowlevel.checkpoint()
+    second = client._spawner.pid
+    assert select.select([client._socket], [], [], 20)[0]
+    os.kill(second, signal.SIGKILL)
+    os.waitid(os.P_PID, second, os.WEXITED | os.WNOWAIT)
+    with anyio.fail_after(20):
+        while client._spawner is None or client._spawner.pid == second:
+            await anyio.sleep(0.005)
 
 
 async def test_spawns_under_way_fail_when_the_spawner_dies(client):
