@@ -18,6 +18,8 @@ from app.processes.link import BackendListener, CallListener, Exit
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import several
 
+_GROUP_IS_GONE = (errno.ENOENT, errno.ENODEV)  # the latter, if it went while it was being written to
+
 
 @runtime_checkable
 class Freezable(Protocol):
@@ -108,7 +110,7 @@ class FreezingLink(PassingLink):
 
         def told(error: OSError | None) -> None:
             keeper = self._keeper
-            if self._stillness is not Stillness.THAWING or (error is not None and error.errno == errno.ENOENT):
+            if self._stillness is not Stillness.THAWING or (error is not None and error.errno in _GROUP_IS_GONE):
                 return  # the session has ended; or the process, which it is told in a moment
             if error is not None:
                 self._process.kill("could not be thawed")  # what waits for its answer is told of its end

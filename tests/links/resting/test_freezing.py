@@ -235,12 +235,13 @@ def test_a_process_that_cannot_go_on_is_ended_and_its_session_told(rig: Rig) -> 
     assert rig.keeper.told == ["stopped", "not woken", "gone"]
 
 
-def test_one_that_has_ended_meanwhile_is_not_ended_again(rig: Rig) -> None:
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV], ids=errno.errorcode.get)
+def test_one_that_has_ended_meanwhile_is_not_ended_again(rig: Rig, number: int) -> None:
     rig.open()
     rig.park()
     rig.process.done()
     rig.send(id=2, method="ping")
-    rig.process.done(errno.ENOENT)  # its group is gone; the end is reported in a moment
+    rig.process.done(number)  # its group is gone; the end is reported in a moment
     assert (rig.process.killed_for, rig.keeper.told) == ([], ["stopped"])
     rig.process.die()
     rig.link.release("backend_exited")
