@@ -94,7 +94,7 @@ class BackendProcess:
         self._group: Group | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
-        self._has_flooded, self._mute_looks = False, 0
+        self._has_flooded, self._bad_looks = False, 0
         self._started_at = self._swept_at
         self._leased_at: float | None = None
         self._gone = anyio.Event()
@@ -314,12 +314,11 @@ class BackendProcess:
         self._swept_at = now
         if self.is_stopping():
             return
-        if self._stdin.stalled_s(self._written_bytes, now) >= self._limits.stdin_stall_s:
-            self.kill("does not read its input")
+        is_stalled = self._stdin.stalled_s(self._written_bytes, now) >= self._limits.stdin_stall_s
         is_mute = now - (self._mute_since() or now) >= _MUTE_GRACE_S
-        self._mute_looks = self._mute_looks + 1 if is_mute else 0
-        if self._mute_looks > 1:  # at the first look after a standstill of this node its end may not have been read yet
-            self.kill("closed its input or output and lived on")
+        self._bad_looks = self._bad_looks + 1 if is_stalled or is_mute else 0
+        if self._bad_looks > 1:  # at the first after a standstill of this node it may be the node that is behind
+            self.kill("does not read its input" if is_stalled else "closed its input or output and lived on")
 
     def _note_flood(self) -> None:
         """Logs the first time that it is read more slowly."""

@@ -289,6 +289,19 @@ async def test_a_process_that_closed_its_output_is_ended(running, monkeypatch):
     assert (await listener.exit()).description == "killed: it closed its input or output and lived on"
 
 
+async def test_after_a_standstill_of_the_node_a_process_may_read_what_waits_before_it_is_killed(running):
+    """It may have read all that was in its pipe, which the node fills only now."""
+    process, listener = await running.start("never_reads")
+    await listener.line()
+    process.send(b"x" * 1_000_000)
+    now = time.monotonic()
+    process.sweep(now)
+    process.sweep(now + PipeLimits().stdin_stall_s + 1)
+    assert not process.is_being_killed
+    process.sweep(now + PipeLimits().stdin_stall_s + 2)
+    assert (await listener.exit()).description == "killed: it does not read its input"
+
+
 async def test_after_a_standstill_of_the_node_a_process_that_has_ended_is_not_taken_for_one_that_lives_on(running):
     """The end of its output was read before the standstill; how it ended is read after the first look."""
     process, listener = await running.start("echo")
