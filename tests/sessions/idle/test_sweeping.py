@@ -1,16 +1,20 @@
 """Sweeping: calls at each sweep, everything else in turn."""
 
 import time
+from types import SimpleNamespace
 
+import anyio
 import pytest
 
 from app.domain import Principal
 from app.errors import GatewayError
+from app.protocol.commands import Answer
 from app.protocol.lifecycle import SessionState
 from app.sessions.idle import sweeping
 from app.sessions.idle.sweeping import SHARES
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.sessions.standstill import StandstillGuard
 from tests.sessions.fakes import FakePool
 from tests.sessions.test_session import message
 
@@ -46,6 +50,36 @@ async def test_an_overdue_call_ends_at_the_next_sweep_of_however_many_sessions(
         session.request(message("tools/call"), reply)
     registry.sweeping.sweep(time.monotonic() + sessions[0].spec.timeouts.call_s + 1)
     assert [session.exchange.in_flight for session in sessions] == [0] * MANY
+
+
+async def test_an_answer_that_came_while_the_node_stood_still_is_read_before_its_call_is_overdue(
+    registry: SessionRegistry,
+    pool: FakePool,
+    principal: Principal,
+    guard: StandstillGuard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After SIGSTOP and SIGCONT timers come first, before what can be read."""
+    session = await opened(registry, pool, principal)
+    reply, clock, has_stood_still = session.reply(1, may_stream=False), time.monotonic(), False
+    session.request(message("tools/call"), reply)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal clock, has_stood_still
+        if not has_stood_still:
+            clock, has_stood_still = clock + session.spec.timeouts.call_s + 1, True
+        elif not reply.outcomes:
+            pool.leases[-1].link.answer({"n": 1})
+        else:
+            await anyio.sleep_forever()
+
+    monkeypatch.setattr(sweeping, "anyio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(sweeping, "time", SimpleNamespace(monotonic=lambda: clock))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sweeping.sweep_for_ever, registry.sweeping, guard)
+        await reply.outcome
+        tasks.cancel_scope.cancel()
+    assert [type(each) for each in reply.outcomes] == [Answer]
 
 
 async def test_each_session_is_old_enough_to_end_within_so_many_sweeps(
