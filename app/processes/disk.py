@@ -77,7 +77,8 @@ class DiskWatch:
                 seen = await anyio.to_thread.run_sync(look, places[process], most << 20)
             except OSError as error:
                 seen = Look()
-                logger.warning("Cannot measure the files of a backend process: %s", error)
+                if process.exit is None:  # else its home was removed meanwhile
+                    logger.warning("Cannot measure the files of a backend process: %s", error)
             now = time.monotonic()
             self._due[process] = _Due(now + seen.again_s, now + seen.soonest_s, seen.free_bytes)
             if seen.found is not None:

@@ -2,10 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.processes import disk
+from app.processes.disk import DiskWatch
+from app.processes.link import Exit
+from tests.processes.rig import spec_of
 
 MIB = 1 << 20
 
@@ -66,3 +70,22 @@ def test_a_look_that_takes_long_is_not_repeated_soon(tmp_path: Path, monkeypatch
     monkeypatch.setattr("app.processes.disk.LOOKING_SHARE", 1e-9)
     assert disk.look([str(tmp_path)], MIB).again_s > 100
     assert disk.look([str(tmp_path)], MIB).soonest_s == disk.LOOK_EVERY_S
+
+
+class Process:
+    """One whose home is removed in the middle of a look, as it has ended; or for another reason."""
+
+    is_being_killed = False
+
+    def __init__(self, exit: Exit | None) -> None:
+        self.spec, self.exit = spec_of("echo"), exit
+
+
+@pytest.mark.parametrize("exit", [None, Exit("exited", "exit status 0")], ids=["lives", "has ended"])
+async def test_a_home_that_goes_with_its_process_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, exit: Exit | None
+) -> None:
+    process: Any = Process(exit)
+    assert process.spec.limits.disk_mb is not None
+    await DiskWatch().sweep({process: [str(tmp_path / "gone")]})
+    assert bool(caplog.records) == (exit is None)
