@@ -80,8 +80,8 @@ FAULTS_OF_BACKENDS = (
     Fault(
         "a process that reads nothing is let live",
         "app/processes/process.py",
-        '            self.kill("does not read its input")\n',
-        "            pass\n",
+        "if is_stalled or is_mute else 0",
+        "if is_mute else 0",
         PROCESS,
     ),
     Fault(
