@@ -93,9 +93,7 @@ async def sweep_for_ever(
     while True:
         due = time.monotonic() + SWEEP_S
         await anyio.sleep(SWEEP_S)
-        if (
-            time.monotonic() - due > SWEEP_S
-        ):  # answers that came while the node stood still are read before they are late
+        if time.monotonic() - due > SWEEP_S:  # the node stood still: answers that came meanwhile are read first
             await anyio.sleep(READ_S)
         now = time.monotonic()
         if not guard.standstill.tick():
