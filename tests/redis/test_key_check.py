@@ -29,7 +29,7 @@ async def opened(url: str, key: bytes = OURS) -> AsyncIterator[tuple[RedisConnec
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not condition():
             await anyio.sleep(0.005)
 

@@ -22,7 +22,7 @@ from tests.cluster.durable import Node, nodes, place_of, stream_call, take
 async def store(redis_url: str) -> AsyncIterator[JournalStore]:
     errors = Counter("errors", "for tests", ["reason"], registry=CollectorRegistry())
     async with RedisConnection(redis_url, errors) as redis:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not redis.is_up:
                 await anyio.sleep(0.005)
         yield RedisJournalStore(redis)
