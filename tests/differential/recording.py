@@ -20,8 +20,8 @@ from mcp.shared.message import SessionMessage
 
 HERE = Path(__file__).resolve().parent
 TEE = [sys.executable, "-I", "-S", str(HERE / "tee.py")]
-STEP_S = 30.0  # a busy machine
-ON_TIME_S = 5.0  # for what has come directly before its step was over, and has another stream through the gateway
+STEP_S = 60.0  # a busy machine
+ON_TIME_S = 20.0  # for what has come directly before its step was over, and has another stream through the gateway
 
 
 @dataclass(frozen=True, slots=True)

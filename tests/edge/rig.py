@@ -17,7 +17,7 @@ from tests.edge.serving import serving
 
 GET = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n"
 POST = b"POST /asks HTTP/1.1\r\nhost: a\r\n"
-WITHIN_S = 10
+WITHIN_S = 30
 
 
 class App:

@@ -14,7 +14,7 @@ import uvicorn
 from app.edge.handshake import Handshake
 from app.edge.uvicorn_protocol import HttpProtocol
 
-STOPPED_S = 10
+STOPPED_S = 30
 
 
 class _Server(uvicorn.Server):

@@ -118,7 +118,7 @@ async def test_an_answer_that_is_written_at_once_is_one_as_any_other(ends: bytes
         elif scope["path"] == "/twice":
             said.append(scope[AT_ONCE](scope, b"body"))
 
-    async with served(app) as url, httpx2.AsyncClient(base_url=url) as client:
+    async with served(app) as url, httpx2.AsyncClient(base_url=url, timeout=30) as client:
         headers = {"connection": "close"} if ends else {}
         for method, path in [("GET", "/"), ("GET", "/begun"), ("HEAD", "/"), ("GET", "/twice"), ("GET", "/")]:
             got = await client.request(method, path, headers=headers)
@@ -139,7 +139,7 @@ async def test_requests_on_one_connection_are_answered_at_once_in_their_order() 
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"".join(b"GET /%d HTTP/1.1\r\nhost: a\r\n\r\n" % number for number in range(10)))
         for number in range(10):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert b"content-length: 2\r\n" in await reader.readuntil(b"\r\n\r\n")
                 assert await reader.readexactly(2) == b"/%d" % number
         writer.close()

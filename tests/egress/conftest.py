@@ -15,7 +15,7 @@ from app.egress.outgoing import PortRule
 from app.metrics import Metrics
 
 LOOPBACK = ip_network("127.0.0.0/8")
-WAIT_S = 20.0
+WAIT_S = 60.0
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -109,7 +109,7 @@ async def server(answer: Answer = echo) -> AsyncIterator[int]:
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(handle, "127.0.0.1", 0, limit=1 << 24)
+    listening = await asyncio.start_server(handle, "127.0.0.1", 0, limit=1 << 24, backlog=2048)
     try:
         yield listening.sockets[0].getsockname()[1]
     finally:

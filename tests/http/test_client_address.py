@@ -87,7 +87,7 @@ async def test_requests_have_the_address_behind_a_trusted_proxy_and_nobody_elses
     proxies = TrustedProxies([ipaddress.ip_network("127.0.0.0/8")] if trusted else [])
     async with (
         serving(app, connections=Connections(proxies=proxies)) as host,
-        httpx2.AsyncClient(base_url=f"http://{host}", trust_env=False) as http,
+        httpx2.AsyncClient(base_url=f"http://{host}", timeout=30, trust_env=False) as http,
     ):
         for address in ("192.0.2.1", "192.0.2.2"):  # on one connection
             await http.get("/", headers={"X-Forwarded-For": address, "X-Forwarded-Proto": "https"})

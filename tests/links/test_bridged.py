@@ -56,7 +56,7 @@ def call(session: Session, call_id: int = 1) -> Reply:
 
 async def ended(reply: Reply) -> GatewayError:
     """The error that a call came to, as JSON or at the end of its stream."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await reply.outcome
         outcome: Any = reply.outcomes[0] if reply.stream is None else b""
         while isinstance(outcome, bytes):
@@ -90,7 +90,7 @@ async def asked(session: Session, link: FakeLink) -> tuple[Reply, bytes]:
     """A call whose client has been asked something, and our id of the question."""
     reply = call(session)
     link.answer({"resultType": "input_required", "inputRequests": {"k": QUESTION}, "requestState": "s"})
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await reply.outcome
         assert reply.stream is not None
         item = await reply.stream.next()
@@ -102,7 +102,7 @@ async def next_round(link: FakeLink) -> None:
     """The server wants to be asked again, and is."""
     sent = len(link.sent)
     link.answer(LATER)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while len(link.sent) == sent:
             await anyio.sleep(0.001)
 

@@ -47,7 +47,7 @@ class Rig:
         self.may_start.set()
         self.session = Listener()
         first: Any = self.leases[0]
-        self.link = RespawningLink(first, self._again, tasks, 5.0)
+        self.link = RespawningLink(first, self._again, tasks, 60.0)
         self.link.attach(self.session)
 
     async def _again(self) -> Any:
@@ -71,7 +71,7 @@ class Rig:
 
     async def greeted(self, count: int = 2) -> None:
         """Waits until so many processes have been said hello to, and answers for the last one."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not (len(self.leases) == count and self.process.sent):
                 await checkpoint()
         self.process.answer({"capabilities": {"logging": {}}})
@@ -132,7 +132,7 @@ async def test_without_another_process_the_session_ends(rig: Rig) -> None:
     rig.open()
     rig.error = BackendUnavailable()
     rig.process.die()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while not rig.session.exits:
             await checkpoint()
     assert rig.session.exits[0].reason == "signaled"
@@ -141,7 +141,7 @@ async def test_without_another_process_the_session_ends(rig: Rig) -> None:
 async def test_a_process_that_dies_in_the_handshake_is_tried_once_more(rig: Rig) -> None:
     rig.open()
     rig.process.die()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while not (len(rig.leases) == 2 and rig.process.sent):
             await checkpoint()
         rig.process.die()
@@ -164,7 +164,7 @@ async def test_a_process_that_dies_right_after_its_handshake_is_replaced_too(rig
 async def test_a_process_that_refuses_the_handshake_ends_the_session(rig: Rig) -> None:
     rig.open()
     rig.process.die()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while not (len(rig.leases) == 2 and rig.process.sent):
             await checkpoint()
         rig.process.say(id=1, error={"code": -1, "message": "no"})

@@ -43,7 +43,7 @@ class Rig:
 
     async def open(self) -> tuple[tuple[SharedLink, Listener], tuple[SharedLink, Listener]]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.process.greet, 5.0)
+            tasks.start_soon(self.process.greet, 60.0)
             await anyio.wait_all_tasks_blocked()
             self.pipe.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
         return self.join(), self.join()
@@ -72,7 +72,7 @@ async def test_a_process_that_is_silent_or_dies_cannot_be_greeted() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_die_soon, rig)
         with pytest.raises(BackendExited) as caught:
-            await rig.process.greet(5.0)
+            await rig.process.greet(60.0)
     assert not caught.value.started
 
 
@@ -131,7 +131,7 @@ async def test_changes_are_told_to_each_session_and_not_more_often_than_now_and_
         send(link, id=1, method="initialize", params={})
     for _ in range(100):
         rig.pipe.say(method="notifications/tools/list_changed")
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while not all(len(listener.heard) > 1 for _, listener in pairs):
             await anyio.sleep(0.01)
     for _, listener in pairs:
@@ -150,7 +150,7 @@ async def test_what_is_dropped_is_counted() -> None:
 async def test_what_is_no_json_is_told_to_the_process_before_the_greeting_and_after_it() -> None:
     rig = Rig()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rig.process.greet, 5.0)
+        tasks.start_soon(rig.process.greet, 60.0)
         await anyio.wait_all_tasks_blocked()
         rig.process.backend_sent(b"Welcome!")
         rig.pipe.answer({"protocolVersion": "2025-11-25", "capabilities": {}})

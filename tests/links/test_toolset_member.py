@@ -52,7 +52,7 @@ async def test_a_process_that_comes_for_a_start_that_was_given_up_is_given_back(
 
     side = Side()
     async with anyio.create_task_group() as tasks:
-        member = ToolsetMember(0, side, lease, tasks, 5.0, Era())
+        member = ToolsetMember(0, side, lease, tasks, 600.0, Era())
         member.send(b"one", b"1")
         await checkpoint()
         member.lose(BackendExited(), "restarted")
@@ -89,7 +89,7 @@ async def starting(era: Era) -> AsyncIterator[tuple[ToolsetMember, FakeLink]]:
         return FakeLease(link)
 
     async with anyio.create_task_group() as tasks:
-        member = ToolsetMember(0, side, lease, tasks, 5.0, era)
+        member = ToolsetMember(0, side, lease, tasks, 600.0, era)
         member.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}', b"1")
         await anyio.wait_all_tasks_blocked()
         yield member, link

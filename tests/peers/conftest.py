@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.peers.client import PeerClient
-from tests.peers.rig import NOTHING, credentials, until
+from tests.peers.rig import NOTHING, PATIENT, credentials, until
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[PeerClient]:
-    client = PeerClient(credentials())
+    client = PeerClient(credentials(), PATIENT)
     yield client
     await client.aclose()
     await until(lambda: repr(client) == NOTHING)

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from app.errors import NodeLost, NodeUnavailable
+from app.peers import client as peer_client
 from app.peers import connection as peer_connection
 from app.peers import pool as peer_pool
 from app.peers.client import Deadlines, PeerClient, PeerLost, PeerUnreachable, PoolLimits
@@ -16,6 +17,7 @@ from app.peers.late_head import encode_late_head
 from tests.certificates import self_signed
 from tests.peers.rig import (
     NOTHING,
+    PATIENT,
     TARGET,
     answer,
     asked,
@@ -36,7 +38,7 @@ from tests.peers.rig import (
 
 
 def bounded(**limits: Any) -> PeerClient:
-    return PeerClient(credentials(), limits=PoolLimits(**limits))
+    return PeerClient(credentials(), PATIENT, PoolLimits(**limits))
 
 
 def hurried(**deadlines: float) -> PeerClient:
@@ -156,7 +158,7 @@ async def test_nor_where_the_event_loop_has_not_been_told_yet(client: PeerClient
 
 
 async def test_a_connection_is_kept_for_so_long_only() -> None:
-    client = PeerClient(credentials(), Deadlines(head_s=0.04), PoolLimits(idle_s=0.0))
+    client = PeerClient(credentials(), Deadlines(head_s=1.0), PoolLimits(idle_s=0.0))
     async with scripted(keeps_answering) as peer:
         await post(client, peer.url)
         await until(lambda: not peer.open and repr(client) == NOTHING)
@@ -226,14 +228,16 @@ async def test_a_node_that_leaves_is_sent_nothing_on_a_connection_that_was_kept(
 # --- bounds
 
 
-async def test_requests_over_the_bound_are_refused_and_probes_are_not() -> None:
+async def test_requests_over_the_bound_are_refused_and_probes_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     client = bounded(open=2)
     with process() as (url, _):
         waiting = [await begin(client, url) for _ in range(2)]
         with pytest.raises(NodeUnavailable) as caught:
             await begin(client, url)
         assert not isinstance(caught.value, PeerUnreachable)
-        assert await client.probe(url) == "node-b"
+        with monkeypatch.context() as patched:
+            patched.setattr(peer_client, "PROBE_S", 30.0)  # the process may have to wait for a processor
+            assert await client.probe(url) == "node-b"
         waiting[0].close()
         await until(lambda: "1 open" in repr(client))
         (await begin(client, url)).close()
@@ -306,7 +310,7 @@ async def test_nor_where_there_is_none_or_one_that_is_no_node(what_is_there: str
 
 async def test_a_connection_that_is_late_is_no_bad_news_of_those_that_are_not() -> None:
     """On a busy machine one of many always is."""
-    client = PeerClient(credentials(), Deadlines(greet_s=0.1), PoolLimits(opening=1))
+    client = PeerClient(credentials(), Deadlines(greet_s=0.5), PoolLimits(opening=1))
 
     async def the_first_is_late(reader: Any, writer: Any, number: int) -> None:
         await (says_nothing if number == 1 else keeps_answering)(reader, writer, number)
@@ -320,7 +324,7 @@ async def test_a_connection_that_is_late_is_no_bad_news_of_those_that_are_not() 
 
 
 async def test_nobody_waits_for_ever_for_a_node_that_lives_and_has_no_time() -> None:
-    client = PeerClient(credentials(), Deadlines(connect_s=0.1, greet_s=1.0, head_s=1.1), PoolLimits(opening=1))
+    client = PeerClient(credentials(), Deadlines(connect_s=0.5, greet_s=1.0, head_s=1.5), PoolLimits(opening=1))
 
     async def takes_its_time(reader: Any, writer: Any, number: int) -> None:
         await asyncio.sleep(0.2)
@@ -344,7 +348,7 @@ async def test_a_node_killed_in_mid_call_is_noticed_at_once(client: PeerClient) 
         response = await begin(client, url)
         assert not await response.has_head_soon()
         running.kill()
-        with anyio.fail_after(2), pytest.raises(PeerLost) as caught:
+        with anyio.fail_after(Deadlines().head_s - 5), pytest.raises(PeerLost) as caught:  # which is not waited for
             await response.head()
         assert isinstance(caught.value, NodeLost)
 
@@ -436,16 +440,16 @@ async def test_a_line_break_never_becomes_a_second_request(client: PeerClient, t
 
 
 async def test_a_node_that_does_not_begin_to_answer_in_time_is_given_up() -> None:
-    client = hurried(head_s=0.1)
+    client = hurried(head_s=0.5)
     async with scripted(answers_nothing) as peer:
-        with anyio.fail_after(5), pytest.raises(PeerLost, match="has sent nothing"):
+        with anyio.fail_after(30), pytest.raises(PeerLost, match="has sent nothing"):
             await post(client, peer.url)
         await until(lambda: not peer.open and repr(client) == NOTHING)
 
 
 @pytest.mark.parametrize("late", [b"", b"trunkline-late-head: 1\r\n"])
 async def test_a_node_that_stops_in_the_middle_of_its_answer_is_given_up(late: bytes) -> None:
-    client = hurried(idle_s=0.1)
+    client = hurried(idle_s=0.5)
 
     async def script(reader: Any, writer: Any, number: int) -> None:
         await asked(reader, writer)
@@ -453,20 +457,20 @@ async def test_a_node_that_stops_in_the_middle_of_its_answer_is_given_up(late: b
         await reader.read()
 
     async with scripted(script) as peer:
-        with anyio.fail_after(5), pytest.raises(PeerLost, match="has sent nothing"):
+        with anyio.fail_after(30), pytest.raises(PeerLost, match="has sent nothing"):
             await post(client, peer.url)
         await until(lambda: not peer.open)
 
 
 async def test_a_node_that_lets_hear_of_itself_has_the_time_it_needs() -> None:
     """Its head comes late, and says what a head says."""
-    client, breaths = hurried(idle_s=0.2), 10
+    client, breaths = hurried(idle_s=0.5), 10
 
     async def script(reader: Any, writer: Any, number: int) -> None:
         await asked(reader, writer)
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrunkline-late-head: 1\r\n\r\n")
         for _ in range(breaths):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
             writer.write(b"1\r\n\n\r\n")
         line = encode_late_head(404, [(b"x-a", b"\xe4")])
         for part in (line[:7], line[7:] + b"not", b" here"):
@@ -491,12 +495,12 @@ async def keeps_answering_from_here(reader: Any, writer: Any) -> None:
 
 
 async def test_a_reader_that_takes_its_time_is_not_held_against_the_node() -> None:
-    client = hurried(idle_s=0.1)
+    client = hurried(idle_s=0.5)
     async with serving(echo) as url:
         body = b"x" * (8 << 20)
         response = await begin(client, url, body)
         await response.head()
-        await asyncio.sleep(0.3)  # nothing is read meanwhile
+        await asyncio.sleep(1.0)  # nothing is read meanwhile
         assert len(await response.body(len(body))) == len(body)
         await client.aclose()
 
@@ -563,10 +567,15 @@ async def test_a_request_that_is_cancelled_leaves_nothing(client: PeerClient, af
         await until(lambda: not peer.open and repr(client) == NOTHING)
 
 
+def connections() -> list[peer_connection.PeerConnection]:
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, peer_connection.PeerConnection)]
+
+
 async def test_nothing_of_a_connection_stays_behind(client: PeerClient) -> None:
+    of_other_tests = connections()
     async with serving(echo) as url:
         for _ in range(20):
             (await begin(client, url, b"x" * 1000)).close()
         await until(lambda: repr(client) == NOTHING)
-    gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, peer_connection.PeerConnection)]
+    assert not [each for each in connections() if each not in of_other_tests]

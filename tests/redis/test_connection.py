@@ -13,20 +13,28 @@ from redis.asyncio import Connection
 
 from app.errors import RoutesUnavailable
 from app.redis.connection import OPENS_AFTER, RedisConnection, Script
-from app.redis.waiting_commands import DEADLINE_S, Deadlines
+from app.redis.waiting_commands import DEADLINE_S, USUAL_DEADLINES, Deadlines
 from tests.redis.faulty_line import faulty_line
 from tests.redis_servers import RedisServer
-from tests.routing.rig import counted, errors, refused_after
+from tests.routing.rig import connected, counted, errors, refused_after
 
 SOON_S = 5.0  # promised: recovered within it
 LOOK_S = 0.005
-PATIENT = Deadlines(command_s=0.25, silence_s=10)  # Redis is late, whatever else this machine does
+LATE = Deadlines(command_s=0.25, silence_s=60)  # Redis is late, and not taken for dead
 ANSWER = Script("return 'done'")
 
 
 @pytest.fixture
 async def redis(empty_redis: str) -> AsyncIterator[RedisConnection]:
-    async with RedisConnection(empty_redis, errors()) as redis:
+    """Of a node that has patience."""
+    async with connected(empty_redis) as redis:
+        yield redis
+
+
+@pytest.fixture
+async def strict(empty_redis: str) -> AsyncIterator[RedisConnection]:
+    """With the deadlines that nodes have."""
+    async with connected(empty_redis, deadlines=USUAL_DEADLINES) as redis:
         yield redis
 
 
@@ -59,12 +67,12 @@ async def test_an_error_answer_is_routes_unavailable_and_harms_no_other(
     empty_redis: str, caplog: pytest.LogCaptureFixture
 ):
     counter = errors()
-    async with RedisConnection(empty_redis, counter) as redis:
+    async with connected(empty_redis, counter) as redis:
         with caplog.at_level(logging.ERROR):
             for _ in range(20):  # more than open a breaker
                 with pytest.raises(RoutesUnavailable):
                     await redis.pipeline([("PING",), ("NO-SUCH-COMMAND",), ("PING",)])
-        assert await redis.execute("PING") == b"PONG"
+        assert await redis.run(ANSWER, [], patience_s=60) == b"done"
         assert counted(counter) == {"refused": 20}
         assert len(caplog.records) == 1
 
@@ -83,7 +91,7 @@ async def test_a_connection_that_was_lost_in_the_same_turn_is_no_error_of_ours(
         with pytest.raises(RoutesUnavailable):
             await redis.execute("PING")
     await until(lambda: redis.is_up)
-    assert await redis.execute("PING") == b"PONG"
+    assert await redis.run(ANSWER, [], patience_s=60) == b"done"
     assert not [record for record in caplog.records if record.exc_info], caplog.text
 
 
@@ -99,7 +107,7 @@ async def test_cancelled_commands_never_give_another_its_value(redis: RedisConne
 
     async def ask(number: int) -> None:
         nonlocal wrong, done, cancelled
-        with anyio.move_on_after(chance.choice([0, 0.0001, 0.0005, 0.002, 5])):
+        with anyio.move_on_after(chance.choice([0, 0.0001, 0.0005, 0.002, 60])):
             answers = await redis.pipeline([("ECHO", f"{number}-{part}") for part in range(number % 3 + 1)])
             wrong += answers != [b"%d-%d" % (number, part) for part in range(number % 3 + 1)]
             done += 1
@@ -126,8 +134,7 @@ async def test_tasks_cancelled_from_outside_take_nothing_with_them(redis: RedisC
 
 async def test_a_frozen_redis_is_refused_in_time_and_is_back_after_it(redis_server: RedisServer):
     counter = errors()
-    async with RedisConnection(redis_server.url, counter) as redis:
-        await redis.execute("PING")
+    async with connected(redis_server.url, counter, USUAL_DEADLINES) as redis:
         redis_server.freeze()
         waits = [await refused_after(redis.execute("PING")) for _ in range(OPENS_AFTER)]
         assert max(waits) < 2 * DEADLINE_S
@@ -136,13 +143,12 @@ async def test_a_frozen_redis_is_refused_in_time_and_is_back_after_it(redis_serv
         assert counted(counter)["breaker"] >= 50
         redis_server.thaw()
         await until(lambda: redis.is_up)
-        assert await redis.execute("PING") == b"PONG"
+        assert await redis.run(ANSWER, [], patience_s=60) == b"done"
         assert redis.problem is None
 
 
 async def test_many_who_wait_for_a_frozen_redis_all_hear_within_a_second(redis_server: RedisServer):
-    async with RedisConnection(redis_server.url, errors()) as redis:
-        await redis.execute("PING")
+    async with connected(redis_server.url, errors(), USUAL_DEADLINES) as redis:
         redis_server.freeze()
         asked = [asyncio.ensure_future(redis.execute("PING")) for _ in range(2000)]
         assert await refused_after(asyncio.gather(*asked)) < 1.0
@@ -153,8 +159,7 @@ async def test_many_who_wait_for_a_frozen_redis_all_hear_within_a_second(redis_s
 
 
 async def test_the_event_loop_stays_free_while_redis_is_frozen(redis_server: RedisServer):
-    async with RedisConnection(redis_server.url, errors()) as redis:
-        await redis.execute("PING")
+    async with connected(redis_server.url, errors(), USUAL_DEADLINES) as redis:
         redis_server.freeze()
         longest, last = 0.0, time.thread_time()  # what a turn works, not what it waits for the processor
         asked = asyncio.gather(*(redis.execute("PING") for _ in range(200)), return_exceptions=True)
@@ -165,29 +170,29 @@ async def test_the_event_loop_stays_free_while_redis_is_frozen(redis_server: Red
 
 
 async def test_who_asks_for_another_connection_gets_one_though_the_old_one_seems_well(redis_server: RedisServer):
-    async with faulty_line(redis_server.url) as line, RedisConnection(line.url, errors()) as redis:
-        await redis.execute("PING")
+    async with faulty_line(redis_server.url) as line, connected(line.url, deadlines=USUAL_DEADLINES) as redis:
         line.die()
         assert redis.is_up
         waiting = asyncio.ensure_future(redis.execute("PING"))
         await asyncio.sleep(0)
-        await redis.reconnect(SOON_S)
+        await redis.reconnect(60)
         assert (redis.generation, await redis.execute("PING")) == (2, b"PONG")
         with pytest.raises(RoutesUnavailable):
             await waiting
 
 
 async def test_who_asks_for_another_connection_is_told_that_there_is_none_in_time(redis_server: RedisServer):
-    async with RedisConnection(redis_server.url, errors()) as redis:
-        await redis.execute("PING")
+    async with connected(redis_server.url, errors(), USUAL_DEADLINES) as redis:
         redis_server.freeze()
-        waited = await refused_after(redis.reconnect(0.3))
-        assert 0.1 < waited < SOON_S  # the clock of the event loop is a turn old
+        began = time.monotonic()
+        assert await refused_after(redis.reconnect(0.3)) < SOON_S
+        assert time.monotonic() - began > 0.1  # the clock of the event loop is a turn old
         redis_server.thaw()
         await until(lambda: redis.is_up)
 
 
-async def test_a_node_that_stood_still_itself_gets_its_answers(redis: RedisConnection):
+async def test_a_node_that_stood_still_itself_gets_its_answers(strict: RedisConnection):
+    redis = strict
     await redis.execute("PING")
     for number in range(OPENS_AFTER):
         asked = [asyncio.ensure_future(redis.execute("ECHO", number)) for _ in range(20)]
@@ -197,7 +202,9 @@ async def test_a_node_that_stood_still_itself_gets_its_answers(redis: RedisConne
     assert redis.generation == 1
 
 
-async def test_answers_are_seen_however_slowly_the_event_loop_turns(redis: RedisConnection):
+async def test_answers_are_seen_however_slowly_the_event_loop_turns(strict: RedisConnection):
+    redis = strict
+
     async def dawdle() -> None:
         while True:
             time.sleep(DEADLINE_S)  # somebody else has the processor, again and again
@@ -211,13 +218,15 @@ async def test_answers_are_seen_however_slowly_the_event_loop_turns(redis: Redis
     assert redis.generation == 1
 
 
-async def test_a_slow_answer_costs_neither_the_connection_nor_who_asks_later(empty_redis: str):
+async def test_a_slow_answer_costs_neither_the_connection_nor_who_asks_later(redis_server: RedisServer):
     counter = errors()
-    async with RedisConnection(empty_redis, counter, PATIENT) as redis:
-        await redis.execute("CLIENT", "PAUSE", 1500)
-        patient = asyncio.ensure_future(redis.run(ANSWER, [], patience_s=SOON_S))
+    async with connected(redis_server.url, counter, LATE) as redis:
+        redis_server.freeze()
+        patient = asyncio.ensure_future(redis.run(ANSWER, [], patience_s=60))
         assert await refused_after(redis.execute("ECHO", "too late")) < 0.7
+        redis_server.thaw()
         assert await patient == b"done"
+        assert await redis.run(ANSWER, [], patience_s=60) == b"done"
         assert await redis.execute("ECHO", "later") == b"later"
         assert redis.generation == 1
         assert redis.is_up
@@ -225,8 +234,7 @@ async def test_a_slow_answer_costs_neither_the_connection_nor_who_asks_later(emp
 
 
 async def test_who_has_patience_hears_as_soon_as_everybody_that_redis_is_frozen(redis_server: RedisServer):
-    async with RedisConnection(redis_server.url, errors()) as redis:
-        await redis.execute("PING")
+    async with connected(redis_server.url, errors(), USUAL_DEADLINES) as redis:
         redis_server.freeze()
         assert await refused_after(redis.run(ANSWER, [], patience_s=60)) < 1.0
         assert await refused_after(redis.run(ANSWER, [], patience_s=60)) < 0.05
@@ -234,11 +242,12 @@ async def test_who_has_patience_hears_as_soon_as_everybody_that_redis_is_frozen(
         await until(lambda: redis.is_up)
 
 
-async def test_patience_has_an_end(empty_redis: str):
-    async with RedisConnection(empty_redis, errors(), PATIENT) as redis:
-        await redis.execute("CLIENT", "PAUSE", 1500)
+async def test_patience_has_an_end(redis_server: RedisServer):
+    async with connected(redis_server.url, deadlines=LATE) as redis:
+        redis_server.freeze()
         assert await refused_after(redis.run(ANSWER, [], patience_s=0.1)) < 0.5
-        assert await redis.run(ANSWER, [], patience_s=SOON_S) == b"done"
+        redis_server.thaw()
+        assert await redis.run(ANSWER, [], patience_s=60) == b"done"
         assert redis.generation == 1
 
 
@@ -246,7 +255,7 @@ async def test_a_redis_that_is_killed_and_restarted_is_used_again(redis_server: 
     async with RedisConnection(redis_server.url, errors()) as redis:
         for generation in range(1, 4):
             await until(lambda: redis.is_up)
-            assert await redis.execute("PING") == b"PONG"
+            assert await redis.run(ANSWER, [], patience_s=60) == b"done"
             assert redis.generation == generation
             redis_server.kill()
             for _ in range(20):
@@ -265,7 +274,7 @@ async def test_a_redis_that_is_not_there_at_the_start_is_found_when_it_comes(
         await until(lambda: "Redis is unavailable for routes, reconnecting: " in caplog.text)
         redis_server.start()
         await until(lambda: redis.is_up)
-        assert await redis.execute("PING") == b"PONG"
+        assert await redis.run(ANSWER, [], patience_s=60) == b"done"
 
 
 async def test_nothing_that_was_cancelled_before_it_was_sent_is_carried_out(redis_server: RedisServer):
@@ -281,8 +290,7 @@ async def test_nothing_that_was_cancelled_before_it_was_sent_is_carried_out(redi
 
 async def test_an_eviction_policy_that_loses_routes_is_a_problem(caplog: pytest.LogCaptureFixture):
     with RedisServer("--maxmemory-policy", "allkeys-lru") as server:
-        async with RedisConnection(server.url, errors()) as redis:
-            await redis.execute("PING")
+        async with connected(server.url) as redis:
             assert redis.is_up
             assert "allkeys-lru" in str(redis.problem)
             assert "noeviction" in caplog.text
@@ -290,16 +298,15 @@ async def test_an_eviction_policy_that_loses_routes_is_a_problem(caplog: pytest.
 
 async def test_where_config_may_not_be_asked_nothing_is_said():
     with RedisServer("--rename-command", "CONFIG", "") as server:
-        async with RedisConnection(server.url, errors()) as redis:
-            await redis.execute("PING")
+        async with connected(server.url) as redis:
             assert redis.problem is None
 
 
 async def test_a_password_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture):
     with RedisServer("--requirepass", "right") as server:
         url = server.url.replace("redis://", "redis://:{}@")
-        async with RedisConnection(url.format("right"), errors()) as redis:
-            assert await redis.execute("PING") == b"PONG"
+        async with connected(url.format("right")) as redis:
+            assert await redis.run(ANSWER, [], patience_s=60) == b"done"
         async with RedisConnection(url.format("wrong-one"), errors()) as redis:
             await refused_after(redis.execute("PING"))
             assert "wrong-one" not in f"{redis.problem}{caplog.text}"
@@ -308,7 +315,7 @@ async def test_a_password_is_sent_and_never_shown(caplog: pytest.LogCaptureFixtu
 async def test_a_unix_socket_is_as_good(tmp_path):
     with RedisServer("--unixsocket", f"{tmp_path}/redis.sock") as server, server.client() as client:
         client.set("here", "yes")
-        async with RedisConnection(f"unix://{tmp_path}/redis.sock?db=0", errors()) as redis:
+        async with connected(f"unix://{tmp_path}/redis.sock?db=0") as redis:
             assert await redis.execute("GET", "here") == b"yes"
 
 
@@ -317,7 +324,7 @@ async def test_a_blocking_read_waits_as_long_as_it_was_told(redis: RedisConnecti
     try:
         started = time.monotonic()
         assert not await client.xread({"stream": "$"}, block=400)
-        assert 0.4 <= time.monotonic() - started < 2.0
+        assert 0.4 <= time.monotonic() - started < 30.0
     finally:
         await client.aclose()
 

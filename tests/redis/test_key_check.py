@@ -15,7 +15,7 @@ from app.redis.key_check import KEPT_MS, NAME, check_value
 from app.routing.redis_store import RedisStore
 from app.routing.routes import Quota
 from tests.redis_servers import RedisServer, client_of
-from tests.routing.rig import NODES, errors, record, route
+from tests.routing.rig import NODES, PATIENT, errors, record, route
 
 A, B, _ = NODES
 OURS, THEIRS = b"k" * 32, b"another " * 4
@@ -24,12 +24,13 @@ NONE = Quota()
 
 @asynccontextmanager
 async def opened(url: str, key: bytes = OURS) -> AsyncIterator[tuple[RedisConnection, RedisStore]]:
-    async with RedisConnection(url, errors(), check=check_value(key)) as redis:
+    async with RedisConnection(url, errors(), PATIENT, check=check_value(key)) as redis:
+        await until(lambda: redis.is_up or redis.has_other_key)
         yield redis, RedisStore(redis, Sealer(key), errors())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not condition():
             await anyio.sleep(0.005)
 
@@ -44,7 +45,7 @@ async def test_the_first_key_stays_and_another_is_kept_out(empty_redis: str) -> 
         await ours.beat(record(A))
         await ours.claim(route("k"), NONE)
         async with opened(empty_redis, THEIRS) as (redis, theirs):
-            await redis.first_attempt(5)
+            await redis.first_attempt(30)
             assert (redis.has_other_key, redis.is_up) == (True, False)
             assert "another TRUNKLINE_SECRET_KEY" in (redis.problem or "")
             for attempt in (theirs.beat(record(B)), theirs.find("k"), theirs.claim(route("k2", B), NONE)):
@@ -53,13 +54,13 @@ async def test_the_first_key_stays_and_another_is_kept_out(empty_redis: str) -> 
         assert (await ours.find("k")).route == route("k")
         assert [each.id for each in await ours.nodes()] == [A]
     async with opened(empty_redis) as (redis, _):
-        await redis.first_attempt(5)
+        await redis.first_attempt(30)
         assert (redis.has_other_key, redis.is_up) == (False, True)
 
 
 async def test_a_node_with_another_key_does_not_start(empty_redis: str) -> None:
     async with opened(empty_redis) as (redis, _):
-        await redis.first_attempt(5)
+        await redis.first_attempt(30)
     with pytest.raises(SettingsError, match="have another one") as refusal:
         async with open_routing(B, "http://b", empty_redis, THEIRS, Sealer(THEIRS), Metrics("test")):
             raise AssertionError("it has started")
@@ -102,7 +103,7 @@ async def test_a_record_that_does_not_open_stays_where_redis_is_others_meanwhile
 async def test_it_is_kept_as_long_as_routes_by_every_beat_and_written_again(empty_redis: str) -> None:
     with client_of(empty_redis) as client:
         async with opened(empty_redis) as (redis, ours):
-            await redis.first_attempt(5)
+            await redis.first_attempt(30)
             client.pexpire(NAME, 1000)
             await ours.beat(record(A))
             assert 1000 < client.pttl(NAME) <= KEPT_MS

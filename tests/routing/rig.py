@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.auth.sealing import Sealer
 from app.errors import RoutesUnavailable
 from app.redis.connection import RedisConnection
-from app.redis.waiting_commands import TURN_S
+from app.redis.waiting_commands import TURN_S, Deadlines
 from app.routing.memory_store import MemoryStore
 from app.routing.redis_store import RedisStore
 from app.routing.routes import NodeRecord, NodeStore, Route, RouteStore
@@ -22,6 +23,8 @@ from tests.redis_servers import client_of
 NODES = ("node-a", "node-b", "node-c")
 ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
 SECRET_KEY = b"k" * 32
+UP_S = 60.0
+PATIENT = Deadlines(command_s=60, silence_s=60)  # Redis is well, but may have to wait for a processor
 
 
 class Store(RouteStore, NodeStore, Protocol):
@@ -81,11 +84,28 @@ def counted(counter: Counter) -> dict[str, int]:
 
 
 @asynccontextmanager
+async def connected(
+    url: str, counter: Counter | None = None, deadlines: Deadlines = PATIENT
+) -> AsyncIterator[RedisConnection]:
+    """A connection, once it is there."""
+    async with RedisConnection(url, counter or errors(), deadlines) as redis:
+        with anyio.fail_after(UP_S):
+            while not redis.is_up:
+                await anyio.sleep(0.005)
+        yield redis
+
+
+@asynccontextmanager
 async def open_store(
-    url: str, counter: Counter | None = None, key: bytes = SECRET_KEY, *, patience_s: float | None = None
+    url: str,
+    counter: Counter | None = None,
+    key: bytes = SECRET_KEY,
+    *,
+    patience_s: float | None = None,
+    deadlines: Deadlines = PATIENT,
 ) -> AsyncIterator[RedisStore]:
     counter = counter or errors()
-    async with RedisConnection(url, counter) as redis:
+    async with connected(url, counter, deadlines) as redis:
         yield RedisStore(redis, Sealer(key), counter, patience_s=patience_s)
 
 

@@ -89,6 +89,7 @@ async def test_an_owner_whose_lease_has_lapsed_still_owns_while_it_answers():
 
 
 async def test_a_living_owner_is_believed_for_a_moment_without_the_store(monkeypatch):
+    monkeypatch.setattr(router, "REMEMBER_S", 60.0)
     rig = Rig()
     rig.peers[B] = record(B)
     rig.store.found = Found(route("k", node=B, url=record(B).url), owner_lives=True, is_settling=False)
@@ -101,6 +102,7 @@ async def test_a_living_owner_is_believed_for_a_moment_without_the_store(monkeyp
 
 
 async def test_what_is_remembered_is_not_believed_once_its_node_leaves_or_dies_or_it_is_old(monkeypatch):
+    monkeypatch.setattr(router, "REMEMBER_S", 60.0)
     rig = Rig()
     rig.peers[B] = record(B)
     theirs = route("k", node=B, url=record(B).url)

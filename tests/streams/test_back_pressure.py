@@ -82,7 +82,7 @@ class Unread:
     async def take(self, count: int) -> list[int]:
         """The numbers of so many messages."""
         taken = []
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             for _ in range(count):
                 item = await self.reader.next()
                 assert isinstance(item, bytes)
@@ -92,7 +92,7 @@ class Unread:
     async def rest(self) -> list[Any]:
         """Numbers, and the answer."""
         taken: list[Any] = []
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while (item := await self.reader.next()) is not None:
                 assert isinstance(item, bytes)
                 told = json.loads(item)

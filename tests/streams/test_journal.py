@@ -7,24 +7,18 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import anyio
 import pytest
-from prometheus_client import CollectorRegistry, Counter
 
-from app.redis.connection import RedisConnection
 from app.routing.journal_store import JournalStore, RedisJournalStore
 from app.sessions.session import Session
 from app.streams import journal, replay
 from tests.cluster.durable import Node, nodes, place_of, stream_call, take
+from tests.routing.rig import connected
 
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[JournalStore]:
-    errors = Counter("errors", "for tests", ["reason"], registry=CollectorRegistry())
-    async with RedisConnection(redis_url, errors) as redis:
-        with anyio.fail_after(10):
-            while not redis.is_up:
-                await anyio.sleep(0.005)
+    async with connected(redis_url) as redis:
         yield RedisJournalStore(redis)
 
 

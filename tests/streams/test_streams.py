@@ -55,7 +55,7 @@ async def test_a_reader_waits_for_the_next_message(owner: Owner) -> None:
     async def read() -> None:
         got.append(await owner.stream.next())
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(read)
             await anyio.wait_all_tasks_blocked()

@@ -33,8 +33,11 @@ def answering(first: Answer) -> Iterator[str]:
                 connection, _ = listener.accept()
                 with connection:
                     connection.settimeout(5)
-                    while b"\r\n\r\n" not in connection.recv(65536):
-                        pass
+                    head = b""
+                    while b"\r\n\r\n" not in head:
+                        if not (piece := connection.recv(65536)):
+                            raise ConnectionResetError  # it was given up before it was read
+                        head += piece
                     asked += 1
                     if asked == 1:
                         first(connection, over)
@@ -84,7 +87,7 @@ async def test_spans_that_a_hostile_answer_has_cost_are_sent_again(
     answer: Answer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "WHOLE_S", 0.5)
-    monkeypatch.setattr(module, "RETRY_S", (0.01,))
+    monkeypatch.setattr(module, "RETRY_S", (0.01,) * 100)  # a good answer may be late, too
     monkeypatch.setattr(module, "EVERY_S", 0.05)
     count = Counter("spans", "", ("result",), registry=CollectorRegistry())
     with answering(answer) as url:
@@ -92,7 +95,7 @@ async def test_spans_that_a_hostile_answer_has_cost_are_sent_again(
         exporter.start()
         try:
             exporter.add(SPAN)
-            with anyio.fail_after(15):
+            with anyio.fail_after(60):
                 while not count.labels("sent")._value.get():
                     await anyio.sleep(0.01)
         finally:
@@ -107,9 +110,9 @@ async def test_a_node_ends_in_time_though_the_collector_answers_a_byte_at_a_time
         exporter = SpanExporter(url + "/v1/traces", {}, Encoder("1", "node-1"), count.labels)
         exporter.start()
         exporter.add(SPAN)
-        with anyio.fail_after(15):
+        with anyio.fail_after(60):
             while exporter._queue:
                 await anyio.sleep(0.01)
         began = time.monotonic()
         await exporter.aclose()
-        assert time.monotonic() - began < module.LAST_S + 1.5
+        assert time.monotonic() - began < module.WHOLE_S - 1  # the answer is not waited for

@@ -131,7 +131,7 @@ class Http:
 
         target, _, query = path.partition("?")
         scope = {"type": "http", "method": method, "path": target, "query_string": query.encode(), "headers": raw}
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await self.app(scope, receive, send)
         return got
 

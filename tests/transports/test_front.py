@@ -225,7 +225,7 @@ async def cut_off(
 
     monkeypatch.setattr(*waits_in, never)
     task = asyncio.ensure_future(http.ask(method, path, *chunks, into=Exchanged(takes=takes)))
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 30)
     task.cancel()
     return await task
 

@@ -100,7 +100,7 @@ async def test_the_same_for_a_message_beside_a_stream(
 ) -> None:
     stream, got = Exchanged(), Exchanged(rest=anyio.Event())
     async with asking(http, "GET", SSE, into=stream, accept="text/event-stream"):
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while b"sessionId=" not in stream.body:
                 await anyio.sleep(0.001)
         address = stream.body.split(b"data: ")[1].split()[0].decode()
@@ -202,7 +202,7 @@ async def forwarded(http: Http, *, rest: anyio.Event | None = None) -> int:
     scope = {"type": "http", "method": "POST", "path": MCP, "query_string": b"", "headers": headers}
     request = McpRequest(scope, receive, send, ("acme", "echo", "mcp"))
     request.vouched_for(Word(ALICE, "http://127.0.0.1"))
-    with anyio.move_on_after(5):
+    with anyio.move_on_after(30):
         await http.app._answer(request, LogContext(dict))
     return statuses[0]
 

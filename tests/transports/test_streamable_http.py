@@ -83,7 +83,7 @@ async def test_an_unknown_session_is_not_found_and_what_is_no_message_is_worse(h
 
 async def sent_to(pool: FakePool, count: int) -> FakeLink:
     """The process, once it has been sent so many lines."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while not (pool.leases and len(pool.leases[-1].link.sent) >= count):
             await anyio.lowlevel.checkpoint()
     return pool.leases[-1].link
@@ -116,7 +116,7 @@ async def test_an_initialize_that_comes_to_nothing_leaves_no_session(
         if logs_first:
             link.say(method="notifications/message", params={"level": "info", "data": "well"})
         end(link)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not got.body.rstrip().endswith(b"}"):
                 await anyio.lowlevel.checkpoint()
         got.left.set()

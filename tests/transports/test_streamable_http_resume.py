@@ -26,7 +26,7 @@ async def initialize(http: Http, pool: FakePool, version: str) -> tuple[str, Fak
 
 
 async def until(condition) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while not condition():
             await anyio.lowlevel.checkpoint()
 

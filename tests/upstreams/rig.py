@@ -27,7 +27,7 @@ from app.upstreams.upstreams import Parts, Upstreams
 
 LOOPBACK = ip_network("127.0.0.0/8")
 SEALER = Sealer(b"u" * 32)
-WAIT_S = 20.0
+WAIT_S = 60.0
 EVENTS = "Content-Type: text/event-stream\r\n"
 
 

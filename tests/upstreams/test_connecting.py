@@ -15,7 +15,7 @@ from app.metrics import Metrics
 from app.upstreams import connecting
 from app.upstreams.connecting import CannotConnect, Connector, Place
 from tests.certificates import self_signed
-from tests.upstreams.rig import LOOPBACK, Heard, line, make_upstreams, opened, polite, serving, spec_at
+from tests.upstreams.rig import LOOPBACK, WAIT_S, Heard, line, make_upstreams, opened, polite, serving, spec_at
 
 
 async def good(asked):
@@ -147,9 +147,11 @@ async def test_the_gateway_itself_is_no_upstream():
 
 
 async def test_a_connection_that_is_given_up_half_way_is_closed():
-    gone = asyncio.Event()
+    greeted, gone = asyncio.Event(), asyncio.Event()
 
     async def never(reader, writer):
+        await reader.readexactly(1)
+        greeted.set()
         await reader.read()
         writer.close()
         gone.set()
@@ -159,13 +161,13 @@ async def test_a_connection_that_is_given_up_half_way_is_closed():
     async with make_upstreams(Metrics("test"), allow=(ip_network("127.0.0.0/8"),)) as upstreams:
         connector = upstreams._parts.connector
         task = asyncio.create_task(connector.connect(Place(parse_url(url), "acme", "far")))
-        while not connector.open:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(WAIT_S):
+            await greeted.wait()
+        assert connector.open == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert connector.open == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             await gone.wait()
     listener.close()

@@ -17,9 +17,9 @@ from app.errors import (
 )
 from app.metrics import Metrics
 from app.protocol.eras.sessionless_envelope import refuses_handshake
-from app.upstreams import events, streamable
+from app.upstreams import channel, events, streamable
 from app.upstreams import link as link_module
-from tests.upstreams.rig import HELLO, Heard, line, make_upstreams, opened, polite, serving, spec_at
+from tests.upstreams.rig import HELLO, WAIT_S, Heard, line, make_upstreams, opened, polite, serving, spec_at
 
 CALL = line(7, "tools/call", name="add", arguments={})
 
@@ -57,7 +57,10 @@ async def test_an_answer_is_a_line(monkeypatch):
     assert goodbye.headers["mcp-session-id"] == "s-1"
 
 
-async def test_a_stream_has_messages_before_its_answer():
+async def test_a_stream_has_messages_before_its_answer(monkeypatch):
+    monkeypatch.setattr(channel, "KEPT_S", 600.0)  # on a busy machine the usual four seconds may pass
+    monkeypatch.setattr(channel, "REST_S", 60.0)
+
     async def answer(asked):
         await asked.events()
         await asked.event({"jsonrpc": "2.0", "method": "notifications/progress", "params": {}})
@@ -339,7 +342,9 @@ async def test_a_cancelled_call_is_told_and_its_stream_closed(monkeypatch):
         link.send(line(None, "notifications/cancelled", requestId=7))
         (call,) = [each for each in server.of("POST") if each.message.get("id") == 7]
         await call.gone()
-        assert [each.message["method"] for each in server.of("POST")][-1] == "notifications/cancelled"
+        async with asyncio.timeout(WAIT_S):  # it has a connection of its own
+            while server.of("POST")[-1].message["method"] != "notifications/cancelled":
+                await asyncio.sleep(0.01)
         assert not heard.failed
 
 
@@ -379,8 +384,11 @@ async def test_a_session_that_is_held_up_reads_nothing():
         link.send(CALL)
         await heard.until(lambda: len(heard.lines) > 5)
         link.pause_reading()
-        await asyncio.sleep(0.1)
-        before, at_server = len(heard.lines), len(sent)
+        before = -1
+        while before != len(heard.lines):  # what had been read already may still come
+            before = len(heard.lines)
+            await asyncio.sleep(0.1)
+        at_server = len(sent)
         await asyncio.sleep(0.3)
         assert len(heard.lines) == before
         assert len(sent) - at_server < 8000  # what fits into the buffers of the kernel
@@ -446,6 +454,9 @@ async def test_a_server_without_a_stream_is_left_alone():
     async with session(answer) as (server, link, heard):
         link.send(CALL)
         await heard.answer(7)
+        async with asyncio.timeout(WAIT_S):  # it has a connection of its own
+            while not server.of("GET"):
+                await asyncio.sleep(0.01)
     assert len(server.of("GET")) == 1
 
 
@@ -540,7 +551,7 @@ async def test_a_server_that_says_nothing_is_left_at_the_end():
 
 
 async def test_a_goodbye_does_not_take_for_ever(monkeypatch):
-    monkeypatch.setattr(streamable, "GOODBYE_S", 0.1)
+    monkeypatch.setattr(streamable, "GOODBYE_S", 1.0)
 
     async def answer(asked):
         if asked.method == "DELETE":

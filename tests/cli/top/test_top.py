@@ -184,11 +184,11 @@ class Terminal:
         self.written = ""
         os.write(self.descriptor, keys.encode())
 
-    def shows(self, pattern: str, within_s: float = 30.0) -> None:
+    def shows(self, pattern: str, within_s: float = 60.0) -> None:
         """Waits until this was written."""
         self._read_until(lambda: re.search(pattern, self.written) is not None, within_s, pattern)
 
-    def ends(self, within_s: float = 30.0) -> int:
+    def ends(self, within_s: float = 60.0) -> int:
         """The exit status."""
         done: list[int] = []
 
@@ -198,17 +198,24 @@ class Terminal:
             return bool(done)
 
         self._read_until(has_ended, within_s, "the end")
+        while select.select([self.descriptor], [], [], 0)[0] and self._read():
+            pass  # what it has written last
         return done[0]
 
     def _read_until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, f"no {what} in {self.written!r}"
-            if select.select([self.descriptor], [], [], 0.05)[0]:
-                try:
-                    self.written += os.read(self.descriptor, 65536).decode(errors="replace")
-                except OSError:  # its end has closed the other side
-                    time.sleep(0.01)
+            if select.select([self.descriptor], [], [], 0.05)[0] and not self._read():
+                time.sleep(0.01)
+
+    def _read(self) -> bool:
+        """Whether there was something; not where its end has closed the other side."""
+        try:
+            self.written += os.read(self.descriptor, 65536).decode(errors="replace")
+        except OSError:
+            return False
+        return True
 
 
 @contextmanager

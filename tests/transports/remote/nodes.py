@@ -95,7 +95,7 @@ async def served(app: Any) -> AsyncIterator[str]:
         finally:
             server.stop()  # a failed test must not cancel it: it would leave its connections
             with anyio.CancelScope(shield=True):
-                await asyncio.wait([running], timeout=10)
+                await asyncio.wait([running], timeout=30)
 
 
 def credentials(node: str, key: bytes = KEY) -> NodeCredentials:
