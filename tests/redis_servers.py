@@ -16,8 +16,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-START_S = 10.0
-ANSWER_S = 5.0
+START_S = 60.0
+ANSWER_S = 20.0  # on a machine that runs other tests as well
 
 
 class RedisServer:
