@@ -132,7 +132,7 @@ async def test_a_route_that_somebody_doubts_is_asked_for_until_the_store_answers
     store.refresh = flaky
     for session_id in ("kept", "taken", "taken", "another's"):
         owned.doubt(session_key(session_id))
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not lost or owned._doubted:
             await anyio.sleep(0.005)
     assert (lost, asked) == (["taken"], 5)  # twice by each in vain, but for one
