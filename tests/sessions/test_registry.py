@@ -260,7 +260,7 @@ async def test_a_session_that_is_ended_while_it_is_claimed_is_refused_and_releas
         cluster.registry.close_where(lambda session: True, "ended_by_administrator")
         cluster.store.let_go()
     assert refused
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     assert not cluster.store._routes
     assert len(cluster.registry) == len(cluster.ownership) == 0
 
@@ -272,7 +272,7 @@ async def test_opening_that_is_cancelled_leaves_nothing(cluster: Cluster, princi
         await cluster.store.is_asked(1)
         tasks.cancel_scope.cancel()
     cluster.store.let_go()
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     assert not cluster.store._routes
     assert len(cluster.registry) == 0
 
@@ -283,7 +283,7 @@ async def test_a_drain_hands_durable_sessions_over_and_ends_the_others(cluster: 
     stateful = await cluster.open("echo")
     sessionless = await registry.open(principal, "acme", "stateless", "modern")
     assert await registry.drain(5) == 0
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     assert [await cluster.route_of(each) for each in (stateful, sessionless)] == [None, None]
     freed = await cluster.route_of(durable)
     assert (freed.node, freed.token) == ("", 1)
@@ -301,7 +301,7 @@ async def test_without_other_nodes_a_drain_hands_nothing_over(
     async with running_cluster(directory, principal, is_alone=True) as node:
         session = await node.open("stateless")
         assert await node.registry.drain(5) == 0
-        assert await node.ownership.flush(5)
+        assert await node.ownership.flush(20)
         assert await node.route_of(session) is None
 
 
@@ -310,7 +310,7 @@ async def test_a_session_whose_last_words_get_lost_goes_on_from_what_was_written
     cluster.journals.is_away = True
     with pytest.raises(RoutesUnavailable):
         await cluster.registry.give_away(session)
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     assert (await cluster.route_of(session)).node == ""
 
 
