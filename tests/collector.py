@@ -46,7 +46,7 @@ class Collector:
     def of(self, trace: str) -> list[Received]:
         return [each for each in self.spans if each.trace == trace]
 
-    async def wait_for(self, trace: str, count: int, within_s: float = 20.0) -> dict[tuple[str, str], Received]:
+    async def wait_for(self, trace: str, count: int, within_s: float = 60.0) -> dict[tuple[str, str], Received]:
         """The spans of this trace, once there are so many, by kind and name. The next second brings no more."""
         deadline = time.monotonic() + within_s
         while len(self.of(trace)) < count:

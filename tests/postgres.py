@@ -24,7 +24,7 @@ from psycopg import sql
 from app.storage.migrate import upgrade
 
 NOBODY = 65534
-POSTGRES_START_S = 20.0
+POSTGRES_START_S = 60.0
 
 
 def _free_port() -> int:
@@ -106,7 +106,7 @@ def _serve_postgres(binaries: Path, root: Path, user: dict[str, Any]) -> Iterato
         yield url, server
     finally:
         server.send_signal(signal.SIGINT)  # a fast shutdown
-        server.wait(10)
+        server.wait(60)
 
 
 @pytest.fixture(scope="session")

@@ -143,7 +143,7 @@ class _Starter:
     def close(self) -> None:
         """Ends it, and with it whatever a failed test has left running."""
         self._control.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
 
 @cache
@@ -234,7 +234,7 @@ class _Forks:
     def _kill_all(self) -> None:
         for pid in self._running:
             os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while self._running and time.monotonic() < deadline:
             self._reap()
             time.sleep(0.01)

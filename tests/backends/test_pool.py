@@ -354,7 +354,7 @@ async def test_the_place_of_a_process_that_died_is_free_again(make_pool):
     pool = await make_pool(max_processes=1)
     spec = spec_of("echo")
     for _ in range(3):
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             (lease,) = await lease_all(pool, [spec])
         os.kill(lease.link.pid, signal.SIGKILL)
         await lease.link.wait_gone()
@@ -381,31 +381,40 @@ async def test_a_warm_process_is_handed_out_without_waiting(make_pool, running):
 async def test_the_first_filling_is_quick_and_refilling_waits_for_quiet(make_pool):
     pool = await make_pool()
     spec = spec_of("echo", warm=5)
-    pool.configure(spec)
-    filling_took = await eventually(lambda: total(pool, "warm") == 5)
-    assert filling_took < 5 * 0.2
-    await lease_all(pool, [spec] * 3)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("REFILL_QUIET_S", "REFILL_SPACING_S", "REFILL_WITHIN_S"):
+            patch.setattr(plan, name, 600.0)  # the first filling waits for none of them
+        await fill(pool, spec)
     leased_at = time.monotonic()
-    await eventually(lambda: total(pool, "warm") == 3)
+    await lease_all(pool, [spec] * 3)
+    await eventually(lambda: total(pool, "warm") >= 3)
     first_after = time.monotonic() - leased_at
     await eventually(lambda: total(pool, "warm") == 5)
     assert first_after >= 0.19
     assert time.monotonic() - leased_at >= 0.58
 
 
+@pytest.fixture
+def long_within(monkeypatch):
+    """Longer than a busy machine stands still: the test's clock is the real one, and what the test adds."""
+    monkeypatch.setattr(plan, "REFILL_WITHIN_S", 120.0)
+
+
+@pytest.mark.usefixtures("long_within")
 async def test_a_busy_node_refills_when_it_has_time(make_pool, clock):
     is_busy = True
     pool = await make_pool(clock=clock, is_busy=lambda: is_busy)
     spec = spec_of("echo", warm=3)
     await fill(pool, spec)  # the first time it does not wait
     await lease_all(pool, [spec] * 3)
-    clock.ahead += plan.REFILL_WITHIN_S - 1
+    clock.ahead += plan.REFILL_WITHIN_S / 2
     pool._carry_out_plan()
     assert (total(pool, "warm"), total(pool, "starting")) == (0, 0)
     is_busy = False
     await eventually(lambda: total(pool, "warm") == 3)
 
 
+@pytest.mark.usefixtures("long_within")
 async def test_a_node_that_stays_busy_refills_one_at_a_time_each_in_time(make_pool, clock):
     pool = await make_pool(clock=clock, is_busy=lambda: True)
     spec = spec_of("echo", warm=3)

@@ -8,7 +8,7 @@ from app.backends.demand.estimate import LOWER_EVERY_S, QUIET_S
 from app.backends.demand.sizing import MEASURE_EVERY_S
 from app.errors import GatewayError
 from tests.backends.rig import NO_LIMITS, lease_all, total
-from tests.processes.rig import eventually, spec_of
+from tests.processes.rig import Listener, eventually, spec_of
 
 AUTO = spec_of("echo", warm="auto")
 
@@ -46,15 +46,15 @@ async def test_when_nobody_comes_for_an_hour_there_is_none(make_pool, clock):
 
 
 async def test_it_looks_again_by_itself_whatever_is_planned_before(make_pool, monkeypatch):
-    monkeypatch.setattr(estimate, "QUIET_S", 1.0)
     pool = await make_pool()
     pool.configure(AUTO)
     await eventually(lambda: total(pool, "warm") == 1)
+    monkeypatch.setattr(estimate, "QUIET_S", 1.0)
     (lease,) = await lease_all(pool, [AUTO])  # which plans a refill before the next look
-    await eventually(lambda: total(pool, "warm") == 1)
+    # A machine that stands still for a second does not come to the refill.
+    await eventually(lambda: total(pool, "warm") == 1 or "nobody has asked" in why(pool))
     lease.release("test")
-    await eventually(lambda: total(pool, "warm") == 0)
-    assert "nobody has asked" in why(pool)
+    await eventually(lambda: total(pool, "warm") == 0 and "nobody has asked" in why(pool))
 
 
 async def test_it_shrinks_by_one_at_a_time(make_pool, clock):
@@ -89,6 +89,11 @@ async def test_backends_share_the_memory_for_warm_processes_of_the_node(make_poo
     pool = await make_pool(clock=clock)
     first, second = AUTO, spec_of("echo", warm="auto", name="second")
     leases = await lease_all(pool, [first, second])
+    for lease in leases:  # they are no forks of the spawner any more, which have its size
+        listener = Listener()
+        lease.link.attach(listener)
+        lease.link.send(b"up")
+        await listener.line()
     sizes = pool._inventory.resident_bytes_of
     with anyio.fail_after(20):
         before, now = [0], [1]
@@ -157,7 +162,7 @@ async def test_starts_are_measured(make_pool, clock):
     await lease_all(pool, [AUTO])
     demand = pool._inventory.stocks[AUTO.key].demand
     measured = demand.start_s
-    assert 0 < measured < 1  # it was assumed to take a second
+    assert 0 < measured != estimate.FIRST_START_S  # which was assumed
     await eventually(lambda: total(pool, "warm") == 1)
     lease = await pool.lease(AUTO, NO_LIMITS)
     lease.handshake_succeeded()

@@ -170,7 +170,8 @@ async def test_one_that_never_answers_is_waited_for_once(rig, monkeypatch):
     rig.specs["mute"] = mute("mute")
     assert (await rig.catalog.of_members("acme", ["mute"])) == [None]
     assert "within" in rig.catalog.problem(("acme", "mute"))
-    with anyio.fail_after(0.4):
+    monkeypatch.setattr(catalog_module, "FIRST_S", 100.0)
+    with anyio.fail_after(20):
         assert (await rig.catalog.of_members("acme", ["mute"])) == [None]
 
 
@@ -180,9 +181,9 @@ async def test_backends_that_never_answer_hold_up_no_other_tenant(rig):
         tasks.start_soon(rig.catalog.run)
         for number in range(10):
             rig.catalog.doubt(("evil", f"mute{number}"))
-        await eventually(lambda: rig.started == 2, 10)
+        await eventually(lambda: rig.started == 2)
         rig.catalog.doubt(("acme", "red"))
-        await eventually(lambda: rig.catalog.cached("acme", ["red"])[0] is not None, 10)
+        await eventually(lambda: rig.catalog.cached("acme", ["red"])[0] is not None)
         assert rig.started == 3
         tasks.cancel_scope.cancel()
 

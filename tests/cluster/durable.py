@@ -140,7 +140,7 @@ class Node:
         before = len(self.links.leases)
         session = await self.restore(session_id, token)
         assert session is not None
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while len(self.links.leases) == before or not self.process.sent:
                 await checkpoint()
         self.process.answer(HELLO, to=0)
@@ -195,7 +195,7 @@ def stream_call(session: Session, number: int, method: str = "tools/call") -> Re
 async def take(reader: Reader, count: int) -> list[Any]:
     """So many messages; an error of ours as its reason."""
     taken = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         for _ in range(count):
             item = await reader.next()
             taken.append(json.loads(item) if isinstance(item, bytes) else item and item.error.reason)

@@ -22,7 +22,7 @@ from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import StandstillGuard
+from app.sessions.standstill import StandstillDetector, StandstillGuard
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
 from tests.routing.rig import record
 from tests.sessions.fakes import FakeLink, FakeStore, HeldStore, all_ours
@@ -96,7 +96,16 @@ async def running_cluster(
         durability = Durability(JournalWriter(journals, SEALER), links.restore)
         kept = None if is_alone else durability
         registry = await stack.enter_async_context(
-            SessionRegistry(directory, source, metrics, ownership, max_sessions=50, sessions=sessions, durability=kept)
+            SessionRegistry(
+                directory,
+                source,
+                metrics,
+                ownership,
+                max_sessions=50,
+                sessions=sessions,
+                durability=kept,
+                standstill=StandstillDetector(lambda: 1000.0),  # a busy machine is none
+            )
         )
         tasks.start_soon(
             sweep_for_ever,

@@ -48,7 +48,7 @@ A, B, C = "node-a", "node-b", "node-c"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers is not left out, though the machine is busy."""
-    monkeypatch.setattr(all_nodes, "ANSWER_S", 10.0)
+    monkeypatch.setattr(all_nodes, "ANSWER_S", 60.0)
 
 
 USE = Use(1 << 20, 2.5, 50.0, 1, 7)
@@ -267,9 +267,8 @@ async def test_nodes_are_shown_with_address_and_load_and_silent_ones_without():
         assert (own.url, other.url, silent.url) == (None, a.peers[B].url, "http://127.0.0.1:1")
 
 
-async def test_all_that_is_known_of_nodes_is_asked_for_at_once(monkeypatch):
+async def test_all_that_is_known_of_nodes_is_asked_for_at_once():
     """Beside a silent node each question takes a second."""
-    monkeypatch.setattr(all_nodes, "ANSWER_S", 10.0)
     asked, both = 0, anyio.Event()
 
     async def when_both_are_asked(send: Any) -> None:
@@ -282,7 +281,7 @@ async def test_all_that_is_known_of_nodes_is_asked_for_at_once(monkeypatch):
 
     a = Node(A)
     async with others(a, Odd(B, when_both_are_asked)):
-        with anyio.fail_after(8):
+        with anyio.fail_after(30):
             _, silent = await a.all.statuses()
     assert silent.load is None
 
@@ -348,7 +347,7 @@ async def test_last_words_come_from_where_the_process_runs():
 
 
 async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(all_nodes, "ANSWER_S", 2.5)
+    monkeypatch.setattr(all_nodes, "ANSWER_S", 6.0)  # the others answer in that time, though the machine is busy
     caplog.set_level(logging.WARNING)
 
     async def silent(send: Any) -> None:
@@ -358,7 +357,7 @@ async def test_a_node_that_does_not_answer_is_left_out_and_named(monkeypatch, ca
     async with others(a, b), served(Odd(C, silent)) as url:
         a.peers[C] = NodeRecord(C, url, "1", NOW)
         a.peers["gone"] = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             found = await a.all.sessions("acme", Window())
     assert found == Listing([session("s1", A), session("s2", B)], 2, ["gone", C])
     assert f"Node {C} is missing" in caplog.text

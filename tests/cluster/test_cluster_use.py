@@ -18,10 +18,18 @@ from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import MemoryUse, TenantBudgets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
+from app.redis.waiting_commands import USUAL_DEADLINES, Deadlines
 from tests.redis_servers import RedisServer, client_of
 
 SEALS = Sealer(b"s" * 32)
 LIMITS = Limits(in_flight=3)
+PATIENT = Deadlines(20.0, 20.0)  # a Redis that has no processor for a moment is not away
+
+
+@pytest.fixture(autouse=True)
+def _lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers do not lapse while the machine stands still."""
+    monkeypatch.setattr(cluster_use, "LAPSES_S", 60.0)
 
 
 class Processes:
@@ -50,11 +58,15 @@ class Node:
 
 @asynccontextmanager
 async def nodes(
-    url: str, *, runs: bool = True, names: Sequence[str] = ("node-a", "node-b")
+    url: str,
+    *,
+    runs: bool = True,
+    names: Sequence[str] = ("node-a", "node-b"),
+    deadlines: Deadlines = PATIENT,
 ) -> AsyncIterator[tuple[Node, Node]]:
     errors = prometheus_client.Counter("errors", "", ["reason"], registry=prometheus_client.CollectorRegistry())
-    async with RedisConnection(url, errors) as connection, anyio.create_task_group() as tasks:
-        with anyio.fail_after(5):
+    async with RedisConnection(url, errors, deadlines) as connection, anyio.create_task_group() as tasks:
+        with anyio.fail_after(20):
             while not connection.is_up:
                 await anyio.sleep(0.01)
         one, two = (Node(connection, name, list(names)) for name in names[:2])
@@ -65,7 +77,7 @@ async def nodes(
         tasks.cancel_scope.cancel()
 
 
-async def until(is_so, seconds: float = 10.0) -> None:
+async def until(is_so, seconds: float = 30.0) -> None:
     with anyio.fail_after(seconds):
         while not is_so():
             await anyio.sleep(0.005)
@@ -128,7 +140,7 @@ async def test_what_a_dead_node_used_lapses(empty_redis, monkeypatch):
     monkeypatch.setattr(cluster_use, "LAPSES_S", 0.2)
     async with nodes(empty_redis, runs=False) as (one, two):
         one.processes.counts["acme"] = 5
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while two.processes.elsewhere.get("acme", 0) != 5:  # on a machine that stands still it lapses at once
                 await one.use.round()
                 await two.use.round()
@@ -148,7 +160,8 @@ async def test_among_many_nodes_each_reads_in_some_rounds_only_and_says_in_all(e
         assert heard == [0, 0, 3, 3, 3, 6, 6, 6, 9]
 
 
-async def test_what_has_not_changed_is_not_said_each_time_but_again_before_it_lapses(empty_redis):
+async def test_what_has_not_changed_is_not_said_each_time_but_again_before_it_lapses(empty_redis, monkeypatch):
+    monkeypatch.setattr(cluster_use, "SAY_AGAIN_S", 50.0)
     async with nodes(empty_redis, runs=False) as (one, _):
         with client_of(empty_redis) as client:
             await one.use.round()
@@ -186,7 +199,7 @@ async def test_nothing_of_it_can_be_read_in_redis(empty_redis):
 async def test_without_redis_a_node_has_its_own_limits(monkeypatch):
     monkeypatch.setattr(cluster_use, "LAPSES_S", 0.3)
     with RedisServer() as server:
-        async with nodes(server.url) as (one, two):
+        async with nodes(server.url, deadlines=USUAL_DEADLINES) as (one, two):
             for _ in range(3):
                 one.gate.begin_call(time.monotonic())
             await until(lambda: two.gate.remote_in_flight == 3)

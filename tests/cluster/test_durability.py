@@ -82,7 +82,7 @@ async def test_requests_wait_for_the_process_that_is_on_its_way(pair: tuple[Node
     session = await second.restore(old.id, 2)
     assert session is not None
     session.request(request("tools/call", 1), session.reply(1, may_stream=True))
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not (second.links.leases and second.process.sent):
             await anyio.lowlevel.checkpoint()
     second.process.answer({"capabilities": {}})
@@ -302,7 +302,7 @@ async def test_a_session_that_is_over_leaves_nothing(pair: tuple[Node, Node], st
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.writer.run)
         old.close("deleted")
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while not store.deleted:
                 await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()

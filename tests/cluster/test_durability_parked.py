@@ -34,7 +34,7 @@ def count(node: Node) -> float | None:
 
 
 async def greeted(node: Node) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while not (node.links.leases and node.process.sent):
             await anyio.lowlevel.checkpoint()
     node.process.answer({"capabilities": {}})
@@ -73,7 +73,7 @@ async def test_one_that_was_woken_again_gets_its_process_at_once(pair: tuple[Nod
     old = await parked(first)
     await first.flush(old)
     old.request(request("ping", 2), old.reply(1, may_stream=False))
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while len(first.links.leases) < 2 or not first.process.sent:
             await anyio.lowlevel.checkpoint()
     first.process.answer({"capabilities": {}})

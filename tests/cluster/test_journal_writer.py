@@ -49,7 +49,7 @@ def say(node: Node, text: str) -> None:
 
 
 async def until(condition: Any) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not condition():
             await anyio.sleep(0.001)
 

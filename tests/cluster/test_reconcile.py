@@ -140,13 +140,13 @@ class Rig:
 
     async def has_asked(self, count: int) -> None:
         """Waits until the database was asked so often."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while len(self.stores.asked) < count:
                 await anyio.sleep(0.001)
 
     async def settle(self) -> list[tuple[Any, ...]]:
         """Waits until nothing is due; what the node was told."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while self.reconciler._due or self.reconciler._doubtful or self.reconciler._in_hand is not None:
                 await anyio.sleep(0.001)
         told, self.node.told = self.node.told, []

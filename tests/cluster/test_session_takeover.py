@@ -158,7 +158,7 @@ async def test_one_that_is_cancelled_half_way_leaves_the_session_to_the_next(clu
     cluster.store.let_go()
     assert not cluster.take_over._under_way
     assert len(cluster.registry) == len(cluster.ownership) == 0
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     freed = (await cluster.store.find(route.key)).route
     assert freed == replace(route, node="", url="", token=2)
     assert (await take(cluster, session_id, freed)).state is SessionState.OPEN
@@ -172,7 +172,7 @@ async def test_one_whose_answer_is_lost_leaves_the_session_to_the_next(cluster, 
         await take(cluster, session_id, route)
     cluster.store.loses_answers = False
     assert cluster.ownership.holds(route.key)  # whoever asks meanwhile is told to wait, and not that it is gone
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     freed = (await cluster.store.find(route.key)).route
     assert (await take(cluster, session_id, freed)).state is SessionState.OPEN
 
@@ -190,7 +190,7 @@ async def test_a_session_that_cannot_go_on_has_ended_with_its_node(cluster, back
     route = await cluster.elsewhere_then_dead("s", backend=backend, transport=transport)
     with pytest.raises(SessionNotFound):
         await take(cluster, "s", route, caller(cluster.principal, backend))
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     assert (await cluster.store.find(route.key)).route is None
     assert results(cluster) == {"ended": 1}
     assert not cluster.take_over._under_way
@@ -200,7 +200,7 @@ async def test_a_session_of_which_nothing_was_written_down_has_ended(cluster):
     route = await cluster.elsewhere_then_dead("s")
     with pytest.raises(SessionNotFound):
         await take(cluster, "s", route)
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     assert (await cluster.store.find(route.key)).route is None
 
 
@@ -220,13 +220,13 @@ async def test_what_is_not_to_be_had_now_is_free_for_whoever_asks_next(cluster):
         await take(cluster, session_id, route)
     cluster.registry._max_sessions = 50
     cluster.journals.is_away = True
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     freed = (await cluster.store.find(route.key)).route
     assert (freed.node, freed.token) == ("", 2)
     with pytest.raises(RoutesUnavailable):
         await take(cluster, session_id, freed)
     cluster.journals.is_away = False
-    assert await cluster.ownership.flush(5)
+    assert await cluster.ownership.flush(20)
     freed = (await cluster.store.find(route.key)).route
     assert results(cluster) == {"failed": 2}
     assert (await take(cluster, session_id, freed)).id == session_id

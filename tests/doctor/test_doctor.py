@@ -9,7 +9,6 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -18,9 +17,11 @@ import pytest
 
 from app import cli, doctor
 from app.doctor import Check, State, machine, network, storage
+from app.redis import survey
 from app.redis.survey import Survey
 from app.spawner.client import SpawnerClient, SpawnFailed
 from app.storage.migrate import upgrade
+from tests.integration.stopwatch import Stopwatch
 from tests.redis_servers import RedisServer
 
 SANDBOX = {
@@ -38,6 +39,20 @@ SANDBOX = {
     "bubblewrap",
     "cgroups",
 }
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is well is so on a busy machine too."""
+    monkeypatch.setattr(network, "ANSWER_S", 30.0)
+    monkeypatch.setattr(network, "MOST_SKEW_S", 8.0)
+    monkeypatch.setattr(survey, "WITHIN_S", 30.0)
+
+
+@pytest.fixture
+def slow_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long Redis takes says something of this machine only."""
+    monkeypatch.setattr(network, "SLOW_REDIS_S", 30.0)
 
 
 @pytest.fixture
@@ -218,16 +233,18 @@ def test_the_spawners_check_leaves_nothing_behind():
     before = set(os.listdir("/proc/self/fd"))
     children = {child.pid for child in psutil.Process().children()}
     assert [check.state for check in machine.spawner()] == [State.OK, State.OK]
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert {child.pid for child in psutil.Process().children()} == children
+    assert set(os.listdir("/proc/self/fd")) <= before  # garbage of earlier tests may have gone meanwhile
+    assert {child.pid for child in psutil.Process().children()} <= children
 
 
+@pytest.mark.usefixtures("slow_redis")
 def test_a_redis_that_is_there_is_well_with_its_version_and_latency(redis_url):
     check = network.redis(redis_url)
     assert check.state is State.OK, check
     assert re.fullmatch(r"version \d+\.\d+, answers in \d+\.\d ms", check.detail)
 
 
+@pytest.mark.usefixtures("slow_redis")
 def test_redis_that_wants_a_password_gets_it_and_it_is_not_shown():
     with RedisServer("--requirepass", "hunter2") as server:
         place = server.url.removeprefix("redis://")
@@ -246,11 +263,12 @@ def test_a_redis_that_evicts_is_pointed_at():
     assert "allkeys-lru" in check.detail
 
 
-def test_a_redis_that_does_not_answer_is_missing_in_bounded_time(redis_server):
+def test_a_redis_that_does_not_answer_is_missing_in_bounded_time(redis_server, monkeypatch):
+    monkeypatch.setattr(survey, "WITHIN_S", 3.0)
     redis_server.freeze()
-    begin = time.perf_counter()
+    watch = Stopwatch([psutil.Process()])
     assert network.redis(redis_server.url).state is State.MISSING
-    assert time.perf_counter() - begin < 5
+    assert watch.seconds < 6
 
 
 def test_what_is_not_redis_is_missing():
@@ -299,6 +317,7 @@ def test_other_nodes_must_be_able_to_find_this_one(host, node_url, state):
     assert network.node_url(host, node_url).state is state
 
 
+@pytest.mark.usefixtures("slow_redis")
 def test_with_redis_the_address_for_other_nodes_is_looked_at_too(capsys, data_dir, monkeypatch, redis_url):
     monkeypatch.setenv("TRUNKLINE_SECRET_KEY", "5e" * 32)
     monkeypatch.setenv("TRUNKLINE_REDIS_URL", redis_url)

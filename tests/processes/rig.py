@@ -63,7 +63,7 @@ class Listener:
         heard.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not condition():
                 await self._heard.wait()
 
@@ -77,7 +77,7 @@ class Listener:
         return self.exits[0]
 
 
-async def eventually(condition: Callable[[], object], timeout_s: float = 10.0) -> float:
+async def eventually(condition: Callable[[], object], timeout_s: float = 30.0) -> float:
     """Waits for what sends no event; returns how long it took."""
     started = time.monotonic()
     with anyio.fail_after(timeout_s):

@@ -53,7 +53,7 @@ def test_directories_deeper_than_can_be_measured_are_too_much(tmp_path: Path) ->
     descriptors = len(os.listdir("/proc/self/fd"))
     assert disk.over([str(tmp_path)], 1 << 30) == "made more than 100 directories in each other"
     assert disk.over([str(tmp_path / "d" / "d" / "d")], 1 << 30) is None
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # garbage of earlier tests may have gone meanwhile
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")

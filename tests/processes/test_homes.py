@@ -142,7 +142,7 @@ async def test_opening_and_removing_at_once_never_gives_a_home_that_is_gone(tmp_
         thread.start()
     store, lived = Homes(tmp_path), 0
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(100):
             while lived < 200:
                 try:
                     home = await store.open(NAME)
@@ -235,11 +235,11 @@ async def test_processes_of_two_tenants_see_nothing_of_each_other_by_where_they_
 async def test_a_home_is_in_use_while_a_process_runs_and_no_longer(running, tmp_path):
     process, _ = await running.start("echo", home=NAME)
     second, _ = await running.start("echo", home=NAME)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await running.stop(process)
     with pytest.raises(BlockingIOError):
         homes.remove(tmp_path, NAME)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await running.stop(second)
     homes.remove(tmp_path, NAME)
 

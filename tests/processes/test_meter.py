@@ -142,7 +142,7 @@ async def test_a_process_that_ends_while_it_is_looked_at_is_counted_once(
 
     def look_late(targets: Any) -> Any:
         is_looking.set()
-        may_look.wait(10)
+        may_look.wait(60)
         return look(targets)
 
     process, listener = await running.start("echo", limits=NO_LIMIT)
@@ -161,6 +161,7 @@ async def test_a_process_that_ends_while_it_is_looked_at_is_counted_once(
 async def test_the_phases_of_a_start_are_counted_and_the_first_byte_only_of_who_had_something_to_do(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.processes.process._FRESH_S", 600.0)  # it may take a moment until it is leased
     process, listener = await running.start("echo")
     process.lease()
     process.send(b"x")

@@ -349,4 +349,4 @@ async def test_a_round_trip_takes_no_task(running):
     for number in range(2, 50):
         process.send(b"again")
         await listener.line(number)
-    assert len(asyncio.all_tasks()) == tasks
+    assert len(asyncio.all_tasks()) <= tasks  # one of before may have ended meanwhile

@@ -18,7 +18,7 @@ from app.spawner.wire import INNER_STDIN_FD, INNER_STDOUT_FD
 NOBODYS_UID = 60002
 IS_ROOT = os.geteuid() == 0
 SYSTEM_PYTHON = "/usr/bin/python3"
-_SECONDS = 30.0
+_SECONDS = 90.0
 
 
 @dataclass

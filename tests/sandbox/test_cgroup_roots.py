@@ -22,6 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 MOUNTS, OWN = Path("/proc/self/mountinfo"), Path("/proc/self/cgroup")
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed has to get a processor to end."""
+    monkeypatch.setattr(cgroup_roots, "_END_S", 60.0)
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Path]:
     """What a node reads to learn which groups it is in: groups of this test. So a fault in what is tested, such as a
@@ -132,8 +138,10 @@ def test_what_a_dead_node_has_left_ends_and_what_a_living_one_has_stays(roots, o
 AS_AN_ORDINARY_USER = """
 import os, sys, time
 from app.domain import ProcessLimits
+from app.sandbox import cgroup_roots
 from app.sandbox.cgroup_roots import open_roots
 from app.spawner.cgroups import Group
+cgroup_roots._END_S = 25.0
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 os.setgroups([])
 os.setgid(60002)
@@ -175,7 +183,7 @@ def test_an_ordinary_user_to_whom_a_group_is_delegated_can_end_whole_trees_there
     for each in (delegated, delegated / "cgroup.procs", delegated / "cgroup.subtree_control"):
         os.chown(each, 60002, 60002)
     user = run(AS_AN_ORDINARY_USER, str(delegated))
-    said, _ = user.communicate(timeout=30)
+    said, _ = user.communicate(timeout=60)
     assert user.returncode == 0
     found, listing = said.splitlines()
     assert found.startswith("['unified'] /sys/fs/cgroup/")
@@ -188,6 +196,7 @@ import os, sys
 from pathlib import Path
 from app.domain import ProcessLimits
 from app.sandbox import cgroup_roots
+cgroup_roots._END_S = 25.0
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 cgroup_roots._LIMITING = cgroup_roots._CONTROLLERS = ("hugetlb",)
 cgroup_roots._FILES["hugetlb"] = ("hugetlb.2MB.max",)
@@ -218,7 +227,7 @@ def test_a_node_leaves_its_group_to_enable_controllers_for_the_groups_below(root
             cgroups.write(f"{each}/cgroup.subtree_control", "+hugetlb")
         service.mkdir()
         node = run(WITH_CONTROLLERS, str(service))
-        said, _ = node.communicate(timeout=30)
+        said, _ = node.communicate(timeout=60)
         assert node.returncode == 0
         assert said.splitlines()[0] == "1"
         assert said.splitlines()[1].endswith("/a.service/trunkline-nodes")

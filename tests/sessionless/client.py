@@ -49,7 +49,7 @@ class Sent:
 
     async def outcome(self) -> Any:
         """The result or the error as JSON; what the gateway itself refuses is raised."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await self.reply.outcome
         assert self.reply.stream is None, "it is a stream"
         outcome = self.reply.outcomes[0]
@@ -61,7 +61,7 @@ class Sent:
 
     async def stream(self) -> list[Any]:
         """Every message of the stream, until its end."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             await self.reply.outcome
             assert self.reply.stream is not None
             messages = []

@@ -44,14 +44,14 @@ class FakeServer(FakeLink):
 
     async def called(self, method: str, count: int = 1) -> dict[str, Any]:
         """The message of this method, once there are so many."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while len(self.sent_with(method)) < count:
                 await self._news.wait()
         return self.sent_with(method)[count - 1]
 
     async def replied(self, question_id: Any) -> dict[str, Any]:
         """The answer to a question of the process."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while True:
                 for message in self.sent:
                     if message.get("id") == question_id and "method" not in message:

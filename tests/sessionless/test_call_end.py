@@ -33,7 +33,7 @@ def sweep(registry: SessionRegistry, seconds: float) -> None:
 
 
 async def until_stopped(pool: ServerPool, server: FakeServer) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while server in pool.living:
             await anyio.lowlevel.checkpoint()
 
@@ -152,7 +152,7 @@ async def test_a_process_is_stopped_after_it_has_been_told_that_nobody_listens_a
     assert server.sent_with("resources/unsubscribe")
     assert server in pool.living, "its answer is waited for"
     await anyio.lowlevel.checkpoint()
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while server in pool.living:
             sessionless.sweep(time.monotonic())
             await anyio.lowlevel.checkpoint()

@@ -36,7 +36,7 @@ async def listen(client: Client, **wanted: Any) -> Subscription:
 
 
 async def heard(subscription: Subscription) -> dict[str, Any]:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         item = await subscription.stream.next()
     assert isinstance(item, bytes)
     return json.loads(item)  # type: ignore[no-any-return]

@@ -182,7 +182,7 @@ class HeldStore(MemoryStore):
         self._may_answer.set()
 
     async def is_asked(self, times: int) -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while len(self.asked) < times:
                 await anyio.lowlevel.checkpoint()
 

@@ -27,12 +27,12 @@ class Child:
     ended: anyio.Event = field(default_factory=anyio.Event)
 
     async def end(self) -> End:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await self.ended.wait()
         return self.ends[0]
 
     async def read_line(self) -> bytes:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await anyio.wait_readable(self.stdout)
         return os.read(self.stdout, 65536)
 
@@ -87,7 +87,7 @@ def watch(*pids: int) -> list[int]:
     return [os.pidfd_open(pid) for pid in pids]
 
 
-async def all_end(descriptors: list[int], within_s: float = 10.0) -> None:
+async def all_end(descriptors: list[int], within_s: float = 30.0) -> None:
     try:
         with anyio.fail_after(within_s):
             for descriptor in descriptors:

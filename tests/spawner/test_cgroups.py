@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from app.domain import ProcessLimits
+from app.sandbox import cgroup_roots
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.spawner import tree
 from app.spawner.cgroups import UNIFIED, Group, write
@@ -19,7 +20,8 @@ from tests.spawner.conftest import Child, all_end, is_alive, spawn, watch
 
 
 @pytest.fixture
-def roots() -> Iterator[CgroupRoots]:
+def roots(monkeypatch: pytest.MonkeyPatch) -> Iterator[CgroupRoots]:
+    monkeypatch.setattr(cgroup_roots, "_END_S", 60.0)  # who is killed has to get a processor to end
     roots = open_roots()
     yield roots
     roots.close()
@@ -50,7 +52,7 @@ def directories(roots: CgroupRoots) -> list[str]:
 
 
 async def all_removed(roots: CgroupRoots) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while directories(roots):
             await anyio.sleep(0.01)
 
@@ -160,7 +162,7 @@ async def test_what_hides_whose_it_is_goes_with_its_session_and_nobody_elses(cli
     olds, youngs = json.loads(await old.read_line()), json.loads(await young.read_line())
     descriptors = watch(*youngs.values())
     client.kill(young.spawned.id)
-    await all_end(descriptors, within_s=5)
+    await all_end(descriptors)
     assert is_alive(olds["stranger"])
     client.kill(old.spawned.id)
     for each in (old, young):
@@ -178,7 +180,7 @@ async def test_what_is_in_the_group_ends_with_it_whoever_has_started_it(client, 
     for name in KILLING[how]:
         write(f"{roots.directories[name]}/tenant-acme/{child.spawned.id}/cgroup.procs", str(stranger.pid))
     client.kill(child.spawned.id)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         assert await stranger.wait() == -signal.SIGKILL
     await stranger.aclose()
     child.close()
@@ -201,8 +203,8 @@ async def test_a_thousand_short_processes_leave_no_group_and_no_descriptor(clien
         for _ in range(20):
             tasks.create_task(some())
     await all_removed(roots)
-    assert len(os.listdir("/proc/self/fd")) == ours
-    with anyio.fail_after(10):  # the news of an end comes before all of it is done
+    assert len(os.listdir("/proc/self/fd")) <= ours  # garbage of earlier tests may have gone meanwhile
+    with anyio.fail_after(30):  # the news of an end comes before all of it is done
         while len(os.listdir(f"/proc/{client._spawner.pid}/fd")) > its or tree.children(client._spawner.pid):
             await anyio.sleep(0.01)
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 async def test_a_process_runs_and_its_exit_status_is_told(client):
     child = await spawn(client, "sh", "-c", "read x; exit 7")
-    assert 0 < child.spawned.seconds < 5
+    assert 0 < child.spawned.seconds < 60
     os.write(child.stdin, b"go\n")
     assert await child.end() == End("exited", 7)
     child.close()
@@ -206,7 +206,7 @@ async def test_ending_one_backend_leaves_the_others_descendants_alone(client):
     assert {kind for kind, pid in others.items() if is_alive(pid)} == {"child", "session", "daemon", "nameless"}
     rest = watch(*others.values())
     await end(client, spared)
-    await all_end(rest, within_s=20)
+    await all_end(rest)
 
 
 async def test_a_daemon_that_hides_whose_it_is_stays_while_it_may_be_anothers_and_goes_with_the_last(client):
@@ -217,7 +217,7 @@ async def test_a_daemon_that_hides_whose_it_is_stays_while_it_may_be_anothers_an
     assert is_alive(its["stranger"])
     assert is_alive(others["stranger"])  # the first one was there before it, and could have started it
     await end(client, first)
-    await all_end(strangers, within_s=20)
+    await all_end(strangers)
 
 
 async def test_a_backend_that_is_younger_than_a_daemon_cannot_have_started_it(client):
@@ -228,7 +228,7 @@ async def test_a_backend_that_is_younger_than_a_daemon_cannot_have_started_it(cl
             await anyio.sleep(0.005)
     young = await spawn(client, "echo.py")
     await end(client, old)
-    await all_end(stranger, within_s=20)
+    await all_end(stranger)
     assert is_alive(young.spawned.pid)
     young.close()
 
@@ -286,8 +286,8 @@ async def test_two_hundred_spawns_leak_no_descriptor(client):
         async with asyncio.TaskGroup() as tasks:
             for _ in range(10):
                 tasks.create_task(once())
-    assert len(os.listdir("/proc/self/fd")) == ours
-    with anyio.fail_after(10):  # the news of an end comes before all of it is done
+    assert len(os.listdir("/proc/self/fd")) <= ours  # garbage of earlier tests may have gone meanwhile
+    with anyio.fail_after(30):  # the news of an end comes before all of it is done
         while len(os.listdir(f"/proc/{client._spawner.pid}/fd")) > its or tree.children(client._spawner.pid):
             await anyio.sleep(0.01)
 
@@ -405,7 +405,7 @@ async def test_when_the_node_is_killed_nothing_is_left_after_two_seconds():
     descriptors = watch(*pids)
     node.kill()
     node.wait()
-    await all_end(descriptors, within_s=8)  # less than two seconds, on a machine that is not busy
+    await all_end(descriptors, within_s=12)  # less than two seconds, on a machine that is not busy
     node.stdout.close()
 
 

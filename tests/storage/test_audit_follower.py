@@ -144,7 +144,7 @@ async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypat
     monkeypatch.setattr(follower, "_read", sometimes)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(follower.run, heard.entries, heard.loss)
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while not heard.losses:
                 await anyio.sleep(0.01)
             await write(database, "a")

@@ -1,10 +1,10 @@
 """What can happen to a database at the other end of a network, and on a server that others use too."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import anyio
+import psutil
 import psycopg
 import pytest
 
@@ -12,6 +12,7 @@ from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
 from app.storage.engine import DatabaseWatch
+from tests.integration.stopwatch import stopwatch_of
 from tests.postgres import empty
 
 
@@ -75,7 +76,7 @@ class Wire:
 async def test_the_server_ends_what_takes_too_long(url, monkeypatch):
     monkeypatch.setattr(engine, "WAIT_S", 1.0)
     database = Database(url)
-    with anyio.fail_after(5), pytest.raises(StorageUnavailable):
+    with anyio.fail_after(20), pytest.raises(StorageUnavailable):
         async with database.read() as connection:
             await connection.exec_driver_sql("SELECT pg_sleep(60)")
     await database.ping()
@@ -87,7 +88,7 @@ async def test_a_row_that_somebody_else_holds_is_waited_for_and_not_for_ever(url
     database = Database(url)
     async with await psycopg.AsyncConnection.connect(url) as locker:
         await locker.execute("SELECT * FROM tenants FOR UPDATE")
-        with anyio.fail_after(5), pytest.raises(StorageUnavailable):
+        with anyio.fail_after(20), pytest.raises(StorageUnavailable):
             await TenantRepository(database).replace(Tenant("default"))
         assert (await TenantRepository(database).get("default")).version == 1
     await TenantRepository(database).replace(Tenant("default"))
@@ -123,29 +124,35 @@ async def _cut_off(url: str, database: Database) -> None:
 
 async def test_a_server_that_is_not_there_is_unavailable_at_once():
     database = Database("postgresql://postgres@127.0.0.1:1/none")
-    with anyio.fail_after(2), pytest.raises(StorageUnavailable):
-        await database.ping()
+    async with stopwatch_of([psutil.Process()]) as watch:
+        with anyio.fail_after(30), pytest.raises(StorageUnavailable):
+            await database.ping()
+        assert watch.seconds < 2
     await database.aclose()
 
 
 async def test_a_frozen_server_is_given_up_seen_by_readiness_at_once_and_found_again(url, monkeypatch):
-    monkeypatch.setattr(engine, "ANSWER_S", 1.0)
+    monkeypatch.setattr(engine, "ANSWER_S", 60.0)
     async with Wire(url) as wire, anyio.create_task_group() as tasks:
         database = Database(wire.url)
         watch = DatabaseWatch(database)
         tasks.start_soon(watch.run)
         await TenantRepository(database).get("default")
-        assert watch.problem is None
+        with anyio.fail_after(30):
+            while watch.problem is not None:
+                await anyio.sleep(0.01)
+        database._answer_within_s = 1.0  # not before it has answered, which may take longer on a busy machine
         wire.freeze()
-        began = time.monotonic()
-        with pytest.raises(StorageUnavailable):
-            await TenantRepository(database).get("default")
-        assert time.monotonic() - began < 8
-        with anyio.fail_after(5):
+        async with stopwatch_of([psutil.Process()]) as stopwatch:
+            with pytest.raises(StorageUnavailable):
+                await TenantRepository(database).get("default")
+            assert stopwatch.seconds < 8
+        with anyio.fail_after(30):
             while watch.problem is None:
                 await anyio.sleep(0.01)
+        database._answer_within_s = 60.0
         wire.thaw()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while watch.problem is not None:
                 await anyio.sleep(0.01)
         await TenantRepository(database).create(Tenant("later"))
@@ -189,17 +196,18 @@ async def test_a_database_that_takes_no_changes_says_so_and_is_read_all_the_same
 
 async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_away(read_only_url, monkeypatch):
     monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.02)
+    monkeypatch.setattr(engine, "LATE_S", 60.0)  # an answer that takes long is none, but not here
     database = Database(read_only_url)
     watch = DatabaseWatch(database)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while watch.problem != "The database is read-only: it may be a standby":
                 await anyio.sleep(0.01)
         assert not watch.is_away()
         _set_read_only(read_only_url, False)
         await database.aclose()  # its connections are as old as the setting
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while watch.problem is not None:
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -208,6 +216,7 @@ async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_awa
 
 async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is_back(url, monkeypatch, caplog):
     monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(engine, "LATE_S", 60.0)  # an answer that takes long is none, but not here
     database, rounds = Database(url), 0
     check = database.check
 
@@ -222,7 +231,7 @@ async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is
     caplog.set_level("INFO", "app.storage.engine")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(DatabaseWatch(database).run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while rounds < 15:
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()

@@ -21,6 +21,7 @@ from app.protocol.jsonrpc import Request
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.sessions.standstill import StandstillDetector
 from app.storage.audit_act import Act
 from app.this_node import inspecting as module
 from app.this_node.inspecting import Inspecting
@@ -52,7 +53,7 @@ class Rig:
         )
         self.registry = SessionRegistry(
             directory, typed_pool, Metrics("test"), alone(sessions), max_sessions=500, sessions=sessions,
-            on_new=self.inspecting.session_opened,
+            on_new=self.inspecting.session_opened, standstill=StandstillDetector(lambda: 1000.0),
         )  # type: ignore[arg-type]  # fmt: skip
 
     async def _write(self, act: Act) -> None:
@@ -206,6 +207,8 @@ async def test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant(rig, pri
 
 async def test_cancelled_half_way_nothing_is_open_and_the_trail_has_every_end(rig, principal, monkeypatch):
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
+    for name in ("LAST_WORDS_S", "STANDSTILL_S"):
+        monkeypatch.setattr(module, name, 60.0)  # longer than a busy machine stands still
     session = await rig.session(principal)
     rig.inspecting.open("acme", asked(session=session.public_id))
     rig.inspecting.open("acme", asked(id="i2", backend="echo"))

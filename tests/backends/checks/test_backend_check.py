@@ -49,7 +49,8 @@ async def test_a_backend_that_works_is_described_and_stopped(running, make_pool)
 async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     running, make_pool, wrong, step, reason, detail
 ):
-    spec = spec_of("offers", wrong, timeouts=Timeouts(initialize_s=0.5 if wrong == "silent" else 20))
+    # It is to have begun to run before it is given up, which on a busy machine takes seconds.
+    spec = spec_of("offers", wrong, timeouts=Timeouts(initialize_s=5 if wrong == "silent" else 20))
     result = await check_backend(await make_pool(), spec, NO_LIMITS, Steps())
     assert result.failure is not None
     assert (result.failure.step, result.failure.reason) == (step, reason)

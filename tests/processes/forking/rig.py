@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from app.domain import BackendSpec
 from app.egress.egress import Egress, EgressOptions
@@ -42,6 +43,8 @@ class InTier:
 async def forking(tmp_path: Path, tier: Tier = Tier.KERNEL, **options: Any) -> AsyncIterator[Running]:
     metrics = Metrics("test")
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr("app.processes.forking.start.FORK_S", 60.0)  # on a busy machine a fork takes seconds
         cgroups = await anyio.to_thread.run_sync(open_roots)
         stack.callback(cgroups.close)
         machine: Machine = examine(cgroups, lambda name: 60_123)
@@ -73,7 +76,7 @@ async def known(running: Running, spec: BackendSpec) -> str:
     process = await running.supervisor.spawn(spec, running.gone.append)
     await running.stop(process)
     forking = running.supervisor.forking
-    await eventually(lambda: "being made" not in forking.why_not(spec), 60)
+    await eventually(lambda: "being made" not in forking.why_not(spec), 100)
     return forking.why_not(spec)
 
 

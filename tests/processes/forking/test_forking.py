@@ -256,9 +256,9 @@ async def test_many_sessions_open_while_the_template_is_killed(running, tmp_path
 
 
 async def test_a_template_that_does_not_answer_is_given_up(running, tmp_path, monkeypatch):
-    monkeypatch.setattr("app.processes.forking.start.FORK_S", 0.2)
     spec = program(tmp_path, EVALUATES)
     await forked(running, spec)
+    monkeypatch.setattr("app.processes.forking.start.FORK_S", 0.2)  # from now on: it has answered until here
     (template,) = running.supervisor.forking.templates
     os.kill(template.process.pid, signal.SIGSTOP)
     process = await running.supervisor.spawn(spec, running.gone.append)
@@ -348,8 +348,11 @@ async def test_a_template_that_says_much_is_quoted_in_part(running, tmp_path):
 
 
 async def test_a_template_that_nobody_uses_ends(tmp_path):
-    async with forking(tmp_path, Tier.BASE, forking=ForkingOptions(idle_s=0.3)) as running:
+    async with forking(tmp_path, Tier.BASE) as running:
         process, listener = await forked(running, program(tmp_path, EVALUATES))
+        running.supervisor.forking.options = ForkingOptions(
+            idle_s=0.3
+        )  # not before it has forked, which may take longer
         await eventually(lambda: running.supervisor.forking.templates == [])
         await eventually(lambda: running.supervisor.processes == [process])
         assert await value(process, listener, "2 + 2") == 4
@@ -401,7 +404,7 @@ async def test_a_spawner_that_dies_while_rooms_are_made_leaves_nothing(tmp_path,
                 tasks.start_soon(open_one)
             await eventually(lambda: len(tree.children(client._spawner.pid)) > 8)
             os.kill(client._spawner.pid, signal.SIGKILL)
-        await eventually(lambda: client._spawner is not None and not client._clean_ups, 8)
+        await eventually(lambda: client._spawner is not None and not client._clean_ups)
         assert set(tree.children(os.getpid())) - before == {client._spawner.pid}
 
 

@@ -66,7 +66,8 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(client: SpawnerClient, roots: CgroupRoots) -> AsyncIterator[Rig]:
+async def rig(client: SpawnerClient, roots: CgroupRoots, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    monkeypatch.setattr(freezer_module, "WITHIN_S", 60.0)  # who waits for its turn stands still only then
     freezer = Freezer(has_swap=lambda: False)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(freezer.run)

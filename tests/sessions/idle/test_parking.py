@@ -92,7 +92,7 @@ def numbers(registry: SessionRegistry, tenant: str = "acme") -> tuple[float | No
 
 
 async def has_process(pool: FakePool, count: int) -> FakeLease:
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while len(pool.leases) < count or not pool.leases[-1].link.sent:
             await anyio.lowlevel.checkpoint()
     return pool.leases[-1]
@@ -240,7 +240,7 @@ async def test_a_call_without_a_process_fails_and_may_be_tried_again(
     sweep(registry, session)
     pool.error = BackendBusy("no process came free")
     reply = ask(session)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await reply.outcome
     (failed,) = reply.outcomes
     error = failed.error  # type: ignore[union-attr]

@@ -61,8 +61,8 @@ async def test_its_client_hears_why(registry: SessionRegistry, pool: FakePool, p
 async def test_none_goes_that_has_not_been_idle_for_long_enough(
     registry: SessionRegistry, pool: FakePool, principal: Principal
 ) -> None:
-    session = await opened(registry, pool, principal, idle_s=IDLE_S - 10)
-    assert registry.reclaiming.reclaim(SPEC, 1) == pytest.approx(10, abs=1)
+    session = await opened(registry, pool, principal, idle_s=IDLE_S - 100)
+    assert registry.reclaiming.reclaim(SPEC, 1) == pytest.approx(100, abs=50)  # the machine may stand still meanwhile
     assert not pool.leases[-1].released
     assert registry.reclaiming.reclaim(replace(SPEC, timeouts=replace(SPEC.timeouts, reclaim_idle_s=60.0)), 1) == 60.0
     assert session.state is SessionState.CLOSED

@@ -204,7 +204,7 @@ async def test_handlers_and_exit_functions_are_the_program_s(running, spec, tmp_
     process, listener = await forked(running, spec)
     home = await value(process, listener, "os.environ['HOME']")
     os.kill(program_of(process), signal.SIGUSR1)
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         while await value(process, listener, "helper.seen") != ["usr1"]:
             pass
     await value(process, listener, "[atexit.register(os.write, 2, b'last words')] and 0")

@@ -51,7 +51,7 @@ def tree_of(pid: int) -> list[int]:
 async def test_it_runs_and_its_exit_status_is_told(client, inside):
     child = await start(client, inside, "sh", "-c", "echo $$; read x; exit 7")
     assert await child.read_line() == b"2\n"
-    assert 0 < child.spawned.seconds < 5
+    assert 0 < child.spawned.seconds < 60
     assert sum(child.spawned.phases.values()) == pytest.approx(child.spawned.seconds)
     os.write(child.stdin, b"go\n")
     assert await child.end() == End("exited", 7)
@@ -94,7 +94,7 @@ async def test_a_signal_reaches_what_the_program_has_started_too(client, inside)
 async def below(child: Child, count: int) -> list[int]:
     """Its processes, once there are so many below the wrapper and none comes or goes any more."""
     before: list[int] = []
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while len(pids := tree_of(child.spawned.pid)) <= count or pids != before:
             before = pids
             await anyio.sleep(0.1)
@@ -136,7 +136,7 @@ async def test_the_death_of_the_spawner_ends_everything(client, inside):
     child = await start(client, inside, "sh", "-c", "sleep 1000 & sleep 1000")
     descriptors = watch(*await below(child, 4))
     os.kill(client._spawner.pid, signal.SIGKILL)
-    await all_end(descriptors, within_s=2)
+    await all_end(descriptors, within_s=12)  # at once, on a machine that is not busy
     assert await child.end() == End("spawner_lost")
     child.close()
 
@@ -148,7 +148,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(client, inside, delay_s):
         child = await start(client, inside, "sleep", "1000")
         client.kill(child.spawned.id)
         child.close()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while set(tree_of(client._spawner.pid)) != before:
             await anyio.sleep(0.01)
 
@@ -165,7 +165,7 @@ async def test_the_pipes_are_the_programs_alone(client, inside):
     """So that whoever calls it learns at once that it has closed one."""
     child = await start(client, inside, "sh", "-c", "exec <&-; echo deaf; exec >&-; sleep 1000")
     assert await child.read_line() == b"deaf\n"
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not is_broken(child.stdin):
             await anyio.sleep(0.01)
     assert await child.read_line() == b""
@@ -230,7 +230,7 @@ async def test_no_descriptor_is_left_in_the_spawner(client, inside):
         child.close()
         with pytest.raises(SpawnFailed):
             await spawn(client, "/no/such/bwrap", confinement=CONFINEMENT)
-    with anyio.fail_after(10):  # the last failure is reported before its process is reaped
+    with anyio.fail_after(30):  # the last failure is reported before its process is reaped
         while len(os.listdir(f"/proc/{client._spawner.pid}/fd")) > before:
             await anyio.sleep(0.01)
 
@@ -281,4 +281,4 @@ async def test_the_death_of_the_node_ends_everything(inside):
             assert len(descriptors) >= 5  # the spawner, the wrapper, the first process inside, the program, its child
         finally:
             node.kill()
-        await all_end(descriptors, within_s=2)
+        await all_end(descriptors, within_s=12)  # at once, on a machine that is not busy
