@@ -310,12 +310,12 @@ class Catalog:
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_doubts.wait()
+                self._has_doubts = anyio.Event()  # first: more may become outdated while this is read
                 await self._read_outdated()
                 for key in self._next():
                     del self._doubts[key]
                     self._at_work.append(key)
                     tasks.start_soon(self._inquire_again, key)
-                self._has_doubts = anyio.Event()
                 if self._doubts:
                     with anyio.move_on_after(1.0):
                         await self._has_doubts.wait()
