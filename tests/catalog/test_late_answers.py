@@ -1,6 +1,7 @@
 """What the database says late, after something has changed, or while something changes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -80,3 +81,23 @@ async def test_what_changes_while_something_is_read_again_is_read_again_too(rig:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert (rig.revision(), len(rig.changes)) == (3, 3)
+
+
+async def test_a_late_answer_does_not_replace_what_was_read_after_it_was_asked_for(rig: Rig):
+    """A tool that was rejected meanwhile would be shown, and called, again."""
+    rig.catalog._entries = {KEY: (rig.catalog._entries[KEY][0], 0.0)}  # no longer fresh
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.entries, KEY[0], [KEY[1]])
+        await rig.store.until_asked(2)
+        rig.store.row = replace(row(2), policy="block")
+        tasks.start_soon(rig.catalog._read_again, KEY)
+        await rig.store.until_asked(3)
+        rig.store.reads[2].set()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.revision() == 2
+        rig.store.reads[1].set()
+    assert rig.revision() == 2
+    (known,) = rig.catalog.cached(KEY[0], [KEY[1]])
+    assert known is not None
+    assert list(known.withheld) == ["tool_2"]
+    assert rig.changes == [KEY, KEY]
