@@ -7,6 +7,7 @@ from app.protocol.commands import Call, Listen
 from app.streams.streams import EventStream
 
 UNREAD_S = 1.0  # how long a stream whose reader takes nothing may hold up the session's other streams
+LOOK_S = 0.5  # what one look at it counts at most: while this node stands still no reader can take anything
 
 
 class BackPressure:
@@ -17,7 +18,8 @@ class BackPressure:
     def __init__(self, hold_up: Callable[[bool], None], every_call: Callable[[], Iterable[Call]]) -> None:
         self._hold_up, self._every_call = hold_up, every_call
         self._full = 0
-        self._unread: dict[EventStream, tuple[int, float]] = {}  # of full streams: `taken`, and since when
+        # Of full streams: `taken`, how long nothing was taken, and when that was looked at.
+        self._unread: dict[EventStream, tuple[int, float, float]] = {}
 
     @property
     def is_on(self) -> bool:
@@ -46,11 +48,12 @@ class BackPressure:
             if stream is None or not stream.is_full:
                 continue
             has_others = own.total() > own[stream] or (stream is not listen and listen.attached)
-            taken, since = before.get(stream, (-1, now))
+            taken, unread_s, looked_at = before.get(stream, (-1, 0.0, now))
+            unread_s += min(now - looked_at, LOOK_S)
             if stream.taken != taken or not has_others:
-                self._unread[stream] = stream.taken, now
-            elif now - since <= UNREAD_S:
-                self._unread[stream] = taken, since
+                self._unread[stream] = stream.taken, 0.0, now
+            elif unread_s <= UNREAD_S:
+                self._unread[stream] = taken, unread_s, now
             elif stream is not listen:
                 stream.fall_behind()
             else:
