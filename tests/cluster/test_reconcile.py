@@ -11,7 +11,7 @@ import pytest
 
 from app.cluster import reconcile
 from app.cluster.reconcile import Reconciler
-from app.domain import BackendSpec, Limits, Tenant
+from app.domain import BackendSpec, Limits, Selection, Tenant
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 from app.routing.notice import RESYNC, Kind, Notice
 
@@ -205,6 +205,15 @@ async def test_sessions_of_an_older_version_go_on(rig):
     rig.node.sessions = [(replace(ECHO, version=2), ("acme", "key", "good"))]
     rig.reconciler.add(CHANGED)
     assert await rig.settle() == [("backend_changed", ECHO)]
+
+
+async def test_one_whose_tools_are_chosen_or_pinned_stays_undisturbed(rig):
+    """Its sessions lease the processes of all its tools (`Toolsets._lease_member`): the pool knows no selection."""
+    shown = replace(ECHO, selection=Selection(include=("say",)), pin="block")
+    rig.stores.specs[ECHO.key] = shown
+    rig.node.known[ECHO.key], rig.node.sessions = ECHO, [(shown, ("acme", "key", "good"))]
+    rig.reconciler.add(CHANGED)
+    assert await rig.settle() == []
 
 
 async def test_a_tenant_is_read_again(rig):
