@@ -152,7 +152,8 @@ class Reconciler:
         if tenant.enabled:  # its warm processes were stopped when it was switched off
             for spec in await self._backends.list_warm(name):
                 self.add(Notice(Kind.BACKEND_CHANGED, spec.key))
-        self._came_back.discard(name)
+        if not self._is_superseded:  # else it may have been off when that was read
+            self._came_back.discard(name)
 
     async def _reconcile_principal(self, notice: Notice, identity: Identity) -> None:
         off = await self._switches.off(identity)

@@ -240,6 +240,27 @@ async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not
     assert rig.stores.asked[-2:] == [("warm",), warm.key]
 
 
+async def test_one_that_is_off_and_on_again_while_that_is_looked_up_is_looked_up_again(rig):
+    """The answer is late, and from when it was off: what it keeps warm would not be started."""
+    warm, answers, is_asked, may_answer = replace(ECHO, warm=1), [[]], anyio.Event(), anyio.Event()
+    rig.stores.specs[ECHO.key] = warm
+
+    async def list_warm(tenant):
+        if not answers:
+            return [warm]
+        is_asked.set()
+        await may_answer.wait()
+        return answers.pop()
+
+    rig.reconciler._backends = _Methods(list_warm=list_warm)
+    rig.reconciler.came_back("acme")
+    with anyio.fail_after(5):
+        await is_asked.wait()
+    rig.reconciler.came_back("acme")
+    may_answer.set()
+    assert ("backend_changed", warm) in await rig.settle()
+
+
 async def test_a_principal_is_looked_up(rig):
     identity = ("acme", "https://idp", "al ice")
     notice = Notice(Kind.PRINCIPAL_CHANGED, identity)
