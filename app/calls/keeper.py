@@ -138,12 +138,23 @@ class CallKeeper:
             log.warning("Dropped %d calls: they came faster than the database took them", self._dropped)
             self._dropped = 0
         await remove_older(self._shelf, round((self._clock() - self._kept_s) * 1_000_000), PORTIONS)
-        written, self._written = self._written, set()
-        for tenant in written:
-            for _ in range(PORTIONS):
-                if await self._shelf.trim(tenant, self._per_tenant, PORTION) < PORTION:
-                    break
-                await anyio.sleep(BETWEEN_PORTIONS_S)
+        for tenant in list(self._written):
+            self._written.discard(tenant)  # more may be written meanwhile
+            try:
+                is_done = await self._has_trimmed(tenant)
+            except StorageUnavailable:
+                self._written.add(tenant)
+                raise
+            if not is_done:
+                self._written.add(tenant)
+
+    async def _has_trimmed(self, tenant: str) -> bool:
+        """Whether nothing is left to be removed of this tenant."""
+        for _ in range(PORTIONS):
+            if await self._shelf.trim(tenant, self._per_tenant, PORTION) < PORTION:
+                return True
+            await anyio.sleep(BETWEEN_PORTIONS_S)
+        return False
 
 
 async def remove_older(shelf: CallShelf, than_us: int, portions: int) -> bool:

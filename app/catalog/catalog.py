@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 
 import anyio
 import anyio.to_thread
@@ -74,6 +75,7 @@ class Catalog:
         self._at_work: list[Key] = []  # doubted, and being asked
         self._has_doubts = anyio.Event()
         self._outdated: dict[Key, None] = {}
+        self._next_read = count(1).__next__
         self.changed = Event[[Key]]()
 
     # --- reading
@@ -137,6 +139,7 @@ class Catalog:
         stale = [name for name in dict.fromkeys(backends) if self._entries.get((tenant, name), (None, 0.0))[1] <= now]
         if not stale:
             return
+        number = self._next_read()
         try:
             rows = await self._store.get(tenant, stale)
         except StorageUnavailable:
@@ -144,20 +147,22 @@ class Catalog:
                 raise
             return  # what is cached serves on
         for name in stale:
-            self._replace((tenant, name), rows.get(name))
+            self._replace((tenant, name), rows.get(name), number)
 
-    def _replace(self, key: Key, row: CatalogRow | None) -> None:
+    def _replace(self, key: Key, row: CatalogRow | None, number: int) -> None:
         """Whoever has read it tells of it, if toolsets see it otherwise now: nobody else would notice afterwards."""
         before = self._entries.get(key)
+        if before is not None and before[0].read_as > number:
+            return  # the answer was late: what has been read since is newer
         if row is None:
             self._drop(key)
         else:
-            self._keep(key, row)
+            self._keep(key, row, number)
         now = self._entries.get(key)
         if (before and before[0].known) is not (now and now[0].known):
             self.changed.tell(key)
 
-    def _keep(self, key: Key, row: CatalogRow) -> None:
+    def _keep(self, key: Key, row: CatalogRow, number: int) -> None:
         kept = self._drop(key)
         if kept is not None and kept.revision == row.revision and kept.changed_at == row.changed_at:
             offer, known = kept.offer, kept.known
@@ -166,7 +171,7 @@ class Catalog:
         why = withheld(offer, row.pins, row.policy)
         if known is None or known.withheld != why:
             known = Known(offer, why)  # else the same object, so that listings need not be made again
-        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at, row.pins, known)
+        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at, row.pins, known, number)
         self._entries[key] = (entry, time.monotonic() + MAX_AGE_S)
         self._bytes[key] = len(row.offer)
         self._cached_bytes += len(row.offer)
@@ -245,7 +250,8 @@ class Catalog:
         return names
 
     async def _read_again(self, key: Key) -> None:
-        self._replace(key, (await self._store.get(key[0], [key[1]])).get(key[1]))
+        number = self._next_read()
+        self._replace(key, (await self._store.get(key[0], [key[1]])).get(key[1]), number)
 
     # --- approving
 
@@ -310,12 +316,12 @@ class Catalog:
         async with anyio.create_task_group() as tasks:
             while True:
                 await self._has_doubts.wait()
+                self._has_doubts = anyio.Event()  # first: more may become outdated while this is read
                 await self._read_outdated()
                 for key in self._next():
                     del self._doubts[key]
                     self._at_work.append(key)
                     tasks.start_soon(self._inquire_again, key)
-                self._has_doubts = anyio.Event()
                 if self._doubts:
                     with anyio.move_on_after(1.0):
                         await self._has_doubts.wait()

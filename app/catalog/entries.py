@@ -15,7 +15,7 @@ from app.protocol.toolset.offer import Known, Offer
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What a backend offers. `definition`: of which version of it; see `definition_of`. `known`: what toolsets need of
-    it."""
+    it. `read_as`: of two entries the one with the higher number was asked for later."""
 
     definition: str
     revision: int
@@ -24,6 +24,7 @@ class Entry:
     changed_at: datetime
     pins: Mapping[str, Found] = field(default_factory=dict)
     known: Known | None = None
+    read_as: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Knowledge:
         self._guides, self._recipes = guides, recipes
         self._cached: dict[str, tuple[Written, object, float]] = {}  # and its state, and until when it is fresh
         self._bytes = 0
+        self._changes = 0  # that were heard of
         self._outdated: dict[str, None] = {}
         self._has_outdated = anyio.Event()
         self.changed = Event[[str]]()
@@ -79,6 +80,10 @@ class Knowledge:
 
     def changed_somewhere(self, tenant: str) -> None:
         """Something was written: it is read again soon, if somebody here has read it, or before it is used next."""
+        self._changes += 1
+        self._doubt(tenant)
+
+    def _doubt(self, tenant: str) -> None:
         cached = self._cached.get(tenant)
         if cached is None:
             return
@@ -110,6 +115,12 @@ class Knowledge:
             yield self._outdated.popitem()[0]
 
     async def _read(self, tenant: str) -> None:
+        changes = self._changes
+        await self._ask(tenant)
+        if changes != self._changes:  # the answer may be older than what has been written meanwhile
+            self._doubt(tenant)
+
+    async def _ask(self, tenant: str) -> None:
         before = self._cached.get(tenant)
         state = (await self._guides.state(tenant), await self._recipes.state(tenant))
         if before is not None and before[1] == state:

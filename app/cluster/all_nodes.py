@@ -149,10 +149,10 @@ class AllNodes:
             if window.since < until:
                 kept += await self._archive.groups(tenant, replace(window, until=until).filter, by)
             window = replace(window, since=max(window.since, recent))
+        asked = {self._own.status().id, *(each.id for each in self._peers())}  # there may be others at the end
         found = await self._gather("call_groups", list[CallGroup], by=by, **_asked(tenant, window))
         if self._archive is not None:  # those of nodes that are gone, or did not answer
-            told = {self._own.status().id, *(each.id for each in self._peers())} - set(found.silent)
-            kept += await self._archive.groups(tenant, window.filter, by, told)
+            kept += await self._archive.groups(tenant, window.filter, by, asked - set(found.silent))
         return Gathered(added_groups([*kept, *found.rows]), found.silent)
 
     async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]:

@@ -137,8 +137,9 @@ class ChangePropagation:
         # The entry may have been read from the trail before the request that wrote it got here.
         if not self._once.is_repeated(Way.NOTICE, notice, now):
             self._once.owe(Way.TRAIL, notice, now)
+        # Looked up all the same: the answer to this change may have been late, and another one been made since.
         if (look_up := _to_look_up(notice)) is not None:
-            self._reconciler.supersede(look_up)
+            self._reconciler.add(look_up)
         if self._notices is not None:
             self._notices.publish(notice)
 

@@ -1,7 +1,7 @@
 """LostInspections: writes to the audit trail that an inspection has ended, where its node could not: it has died."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from app.cluster.periodic import repeat
@@ -40,10 +40,8 @@ class LostInspections:
         """Raises StorageUnavailable."""
         if any(each < self._node for each in self._others()):
             return
-        now = datetime.now(UTC)
-        unended = await self._audit.unanswered(
-            OPENED, ENDED, now - MAX_AGE, now - MIN_AGE, MOST, self._after, of_many=OF_MANY, in_part=ENDS_OF_PARTS
-        )
+        now, after = datetime.now(UTC), self._after
+        unended = await self._unended(now, after)
         # Those that are open still, or whose nodes are silent, must not keep it from the others.
         self._after = unended[-1].id if len(unended) == MOST else 0
         for tenant in {each.act.tenant for each in unended}:
@@ -51,9 +49,17 @@ class LostInspections:
             if found.silent:
                 continue  # it may be theirs
             known = {f"inspections/{each.about.id}" for each in found.rows}
-            for entry in unended:
-                if entry.act.tenant == tenant and entry.act.target not in known:
+            lost = [each for each in unended if each.act.tenant == tenant and each.act.target not in known]
+            # Of one whose node has just stopped the end may have been written since.
+            still = {each.id for each in await self._unended(now, after)} if lost else set[int]()
+            for entry in lost:
+                if entry.id in still:
                     await self._write(entry)
+
+    async def _unended(self, now: datetime, after: int) -> Sequence[AuditEntry]:
+        return await self._audit.unanswered(
+            OPENED, ENDED, now - MAX_AGE, now - MIN_AGE, MOST, after, of_many=OF_MANY, in_part=ENDS_OF_PARTS
+        )
 
     async def _write(self, opened: AuditEntry) -> None:
         act = opened.act

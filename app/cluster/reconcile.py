@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -130,9 +131,9 @@ class Reconciler:
         current = self._local.current(spec.key)
         known = [*self._local.running(spec.key), *([current] if current else [])]
         # A backend that was removed and made again starts over with its versions, and in another home.
-        if any(each != spec and (each.version >= spec.version or each.home != spec.home) for each in known):
+        if any(_is_other(each, spec) and (each.version >= spec.version or each.home != spec.home) for each in known):
             self._local.backend_removed(spec.key)
-        if self._local.current(spec.key) != spec:
+        if _is_other(self._local.current(spec.key), spec):
             self._local.backend_changed(spec)
 
     async def _reconcile_tenant(self, notice: Notice, name: str) -> None:
@@ -151,7 +152,8 @@ class Reconciler:
         if tenant.enabled:  # its warm processes were stopped when it was switched off
             for spec in await self._backends.list_warm(name):
                 self.add(Notice(Kind.BACKEND_CHANGED, spec.key))
-        self._came_back.discard(name)
+        if not self._is_superseded:  # else it may have been off when that was read
+            self._came_back.discard(name)
 
     async def _reconcile_principal(self, notice: Notice, identity: Identity) -> None:
         off = await self._switches.off(identity)
@@ -205,3 +207,8 @@ async def _or_none(found: Awaitable[_T]) -> _T | None:
         return await found
     except NotFound:
         return None
+
+
+def _is_other(known: BackendSpec | None, spec: BackendSpec) -> bool:
+    """But for which tools are shown: who leases a process for some of them leases it for all."""
+    return known is None or replace(known, selection=spec.selection, pin=spec.pin) != spec

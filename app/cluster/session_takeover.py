@@ -14,6 +14,7 @@ from app.metrics import Metrics
 from app.routing.routes import Route
 from app.sessionless.pooled_sessions import Caller
 from app.sessions.directory import BackendDirectory
+from app.sessions.endings import HANDED_OVER
 from app.sessions.ownership import Ownership
 from app.sessions.session import Session
 
@@ -90,6 +91,11 @@ class SessionTakeover:
         except (NotFound, Disabled):
             session.close("backend_removed")
             raise self._end(names, "its backend is gone or switched off") from None
+        except BaseException:  # the route is freed: the session must not stay here as well
+            session.close(HANDED_OVER)
+            if session.journal is not None:
+                session.journal.let_go()  # for the next owner, as it was found
+            raise
         return session
 
     def _end(self, names: dict[str, str], why: str) -> SessionNotFound:

@@ -116,6 +116,8 @@ class TenantBudgets:
         self._own: Mapping[str, MemoryUse] = {}
         self._remote: Mapping[str, MemoryUse] = {}
         self._unknown: set[str] = set()
+        self._in_hand: str | None = None  # whose limits are being looked up
+        self._is_overtaken = False  # by a change: the answer may be older
         self._asked = anyio.Event()
 
     # --- limits
@@ -123,6 +125,7 @@ class TenantBudgets:
     def know(self, tenant: str, limits: Limits) -> None:
         """The tenant has these limits from now on; what it has started stays counted."""
         known, now = self._tenants.get(tenant), self._clock()
+        self._is_overtaken = self._is_overtaken or tenant == self._in_hand
         if known is None:
             known = self._tenants[tenant] = _Tenant(limits, now)
         else:
@@ -137,6 +140,7 @@ class TenantBudgets:
         """Looks them up again, of one tenant or of all; until then they are as they were."""
         if self._limits_of is not None:
             self._unknown.update(self._tenants if tenant is None else {tenant} & self._tenants.keys())
+            self._is_overtaken = self._is_overtaken or tenant in (None, self._in_hand)
             self._asked.set()
 
     async def run(self) -> None:
@@ -152,13 +156,23 @@ class TenantBudgets:
 
     async def _look_up(self, tenant: str) -> None:
         assert self._limits_of is not None
+        self._in_hand, self._is_overtaken = tenant, False
+        limits: Limits | None = None
         try:
-            self.know(tenant, await self._limits_of(tenant))
+            limits = await self._limits_of(tenant)
         except NotFound:  # it was removed
-            self._tenants.pop(tenant, None)
+            pass
         except GatewayError:
             log.debug("Could not look up the limits of a tenant; will retry")
             return
+        finally:
+            self._in_hand = None
+        if self._is_overtaken:
+            return  # they are looked up again
+        if limits is None:
+            self._tenants.pop(tenant, None)
+        else:
+            self.know(tenant, limits)
         self._unknown.discard(tenant)
 
     # --- starts

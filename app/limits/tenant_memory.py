@@ -2,7 +2,7 @@
 groups, and over all nodes."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
@@ -54,13 +54,25 @@ class TenantMemory:
         for process in self._processes():
             if process.resident_bytes and not process.is_being_killed:
                 of_tenants[process.spec.tenant].append(process)
-        sizes = {tenant: await self._sizes(tenant, found) for tenant, found in of_tenants.items()}
+        looked_at = {tenant: await self._sizes(tenant, found) for tenant, found in of_tenants.items()}
+        sizes = self._of_running(looked_at)
         self._budgets.note_memory({
             tenant: MemoryUse(sum(each.values()), max(each.values())) for tenant, each in sizes.items()
         })  # fmt: skip
         for tenant, each in sizes.items():
             if self._budgets.has_too_much_memory(tenant) and self._budgets.has_largest(tenant):
                 max(each, key=lambda process: each[process]).kill(CAUSE, limit="tenant_memory")
+
+    def _of_running(
+        self, looked_at: Mapping[str, Mapping[BackendProcess, int]]
+    ) -> dict[str, dict[BackendProcess, int]]:
+        """Without those that have ended meanwhile: nobody else must be ended for what they had."""
+        running = {process for process in self._processes() if not process.is_being_killed}
+        found = {
+            tenant: {process: size for process, size in each.items() if process in running}
+            for tenant, each in looked_at.items()
+        }
+        return {tenant: each for tenant, each in found.items() if each}
 
     async def _sizes(self, tenant: str, processes: Sequence[BackendProcess]) -> dict[BackendProcess, int]:
         """Memory that they share with each other counts once, if it matters."""

@@ -73,7 +73,8 @@ class AuditFollower:
             except GatewayError:
                 log.debug("Could not read the audit trail; will retry")
             except Exception:
-                log.exception("Could not follow the audit trail; will retry")
+                log.exception("Could not follow the audit trail; reloading everything")
+                self._window = None  # it has entries that nobody was told of
             await anyio.sleep(POLL_S)
 
     async def look(self, heard: Callable[[Sequence[AuditEntry]], None], lost: Callable[[], None]) -> None:

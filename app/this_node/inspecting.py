@@ -65,17 +65,23 @@ class Inspecting:
     async def run(self) -> None:
         """Ends what is over, and writes ends to the audit trail, until it is cancelled; then ends all."""
         try:
-            while True:
-                began = time.monotonic()
-                await anyio.sleep(LOOK_EVERY_S)
-                if time.monotonic() - began > STANDSTILL_S:
-                    self.end_where(lambda inspection: True, "standstill")
-                self._look(time.time())
-                await self._write_ends()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._look_for_ever)  # also while the trail does not answer
+                while True:
+                    await anyio.sleep(LOOK_EVERY_S)
+                    await self._write_ends()
         finally:
             self.end_where(lambda inspection: True, "shutdown")
             with anyio.move_on_after(LAST_WORDS_S, shield=True):
                 await self._write_ends()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            began = time.monotonic()
+            await anyio.sleep(LOOK_EVERY_S)
+            if time.monotonic() - began > STANDSTILL_S:
+                self.end_where(lambda inspection: True, "standstill")
+            self._look(time.time())
 
     # --- opening and ending
 

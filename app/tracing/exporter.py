@@ -91,14 +91,18 @@ class SpanExporter:
             self._send_all(client)
 
     def _send_all(self, client: httpx2.Client) -> None:
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+        while batch := list(self._taken()):
             try:
                 is_sent = self._is_sent(client, self._encode(batch))
             except Exception:  # the thread must go on
                 log.exception("Could not send spans: a bug in the gateway")
                 is_sent = False
             (self._sent if is_sent else self._failed).inc(len(batch))
+
+    def _taken(self) -> Iterator[Span]:
+        with suppress(IndexError):  # not by its length: the end may clear it meanwhile
+            for _ in range(MAX_BATCH):
+                yield self._queue.popleft()
 
     def _is_sent(self, client: httpx2.Client, body: bytes) -> bool:
         """Tries again where the collector may take it later; while the node ends, once."""

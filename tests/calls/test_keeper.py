@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.calls.history import CallHistory
-from app.calls.keeper import BATCH, MAX_WAITING, PORTION, CallKeeper, remove_all
+from app.calls.keeper import BATCH, MAX_WAITING, PORTION, PORTIONS, CallKeeper, remove_all
 from app.calls.kept import KeptCall
 from app.calls.record import Origin
 from app.errors import Conflict, NotFound, StorageUnavailable
@@ -167,6 +167,32 @@ async def test_old_ones_are_removed_and_who_has_written_is_trimmed(rig: Rig):
     await rig.keeper.tidy()
     assert rig.shelf.calls == {}
     assert len(rig.shelf.asked) == 1  # nobody has written since
+
+
+async def test_who_has_too_many_is_trimmed_later_if_the_database_did_not_answer_or_a_minute_was_not_enough(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.calls.keeper.BETWEEN_PORTIONS_S", 0.0)
+    rig.call(3)
+    rig.call(2, ZENITH)
+    await rig.round()
+    removes: list[int | None] = [None, *[PORTION] * PORTIONS, 1, 0]  # None: no answer
+
+    async def trim(tenant: str, kept: int, most: int) -> int:
+        rig.shelf.asked.append((tenant, kept, most))
+        if (removed := removes.pop(0)) is None:
+            raise StorageUnavailable
+        return removed
+
+    monkeypatch.setattr(rig.shelf, "trim", trim)
+    with pytest.raises(StorageUnavailable):
+        await rig.keeper.tidy()
+    await rig.keeper.tidy()
+    assert len(removes) == 1
+    await rig.keeper.tidy()
+    await rig.keeper.tidy()
+    assert removes == []
+    assert {tenant for tenant, *_ in rig.shelf.asked[1:]} == {"acme", "zenith"}
 
 
 async def test_what_waits_is_written_when_the_node_stops(rig: Rig, monkeypatch: pytest.MonkeyPatch):

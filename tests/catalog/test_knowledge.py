@@ -107,3 +107,34 @@ async def test_what_is_cached_has_a_limit_in_bytes_and_in_tenants(
     monkeypatch.setattr(module, "MAX_TENANTS", 1)
     await knowledge.of("zenith")
     assert not knowledge.cached("c").guides
+
+
+@pytest.mark.parametrize(("is_known", "what"), [(True, "state"), (False, "list")])
+async def test_a_change_while_it_is_read_is_read_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_known: bool, what: str
+) -> None:
+    """The database answers late, with what was there before the change, which was heard of meanwhile."""
+    monkeypatch.setattr(module, "MAX_AGE_S", 60.0)
+    knowledge, may_answer, ask = Knowledge(store, NoRecipes()), anyio.Event(), getattr(store, what)
+    if is_known:
+        await knowledge.of("acme")
+        knowledge._cached = {"acme": (*knowledge._cached["acme"][:2], 0.0)}  # no longer fresh
+
+    async def late(tenant: str) -> object:
+        found = await ask(tenant)
+        monkeypatch.setattr(store, what, ask)
+        await may_answer.wait()
+        return found
+
+    monkeypatch.setattr(store, what, late)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(knowledge.run)
+        tasks.start_soon(knowledge.of, "acme")
+        await anyio.wait_all_tasks_blocked()
+        store.guides["acme"] = [guide("a"), guide("b")]
+        knowledge.changed_somewhere("acme")
+        await anyio.wait_all_tasks_blocked()  # `run` has read it, if it was known
+        may_answer.set()
+        await anyio.wait_all_tasks_blocked()
+        assert [each.name for each in knowledge.cached("acme").guides] == ["a", "b"]
+        tasks.cancel_scope.cancel()

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from app.backends.failures import Affected, BackendFailure
+from app.calls.query import CallGroup
 from app.cluster import all_nodes
 from app.cluster.all_nodes import AllNodes, answer_for
 from app.errors import NodeUnavailable
@@ -21,7 +22,7 @@ from app.peers.client import PeerClient
 from app.routing.routes import NodeRecord
 from app.sandbox.report import SandboxView
 from app.this_node.limits_use import LimitsUse
-from app.this_node.listing import MAX_ROWS, Listing, Use, Window
+from app.this_node.listing import MAX_ROWS, CallWindow, Listing, Use, Window
 from app.this_node.process_restart import Restarted
 from app.this_node.views import (
     AddressUse,
@@ -402,6 +403,40 @@ async def test_nobody_is_told_anything_who_is_no_node():
         assert (response.status_code, response.content) == (404, b"nothing")
         response = await client.get(path, headers={"trunkline-forwarded": "1"})
         assert response.status_code == 403
+
+
+class Archive:
+    """Calls in the database; notes of which nodes it was told to leave out."""
+
+    left_out: Any = None
+
+    async def groups(self, tenant: str, wanted: Any, by: str, not_of: Any = ()) -> list[CallGroup]:
+        self.left_out = set(not_of) or self.left_out
+        return []
+
+
+@pytest.mark.parametrize("what", ["comes", "goes"])
+async def test_calls_of_a_node_that_comes_or_goes_meanwhile_are_counted_once(what: str, monkeypatch):
+    """What the nodes have told is not taken from the database: of those that were asked, not of those there are now."""
+    a, b, archive = Node(A), Node(B), Archive()
+    monkeypatch.setattr(Overview, "call_groups", lambda *_: [CallGroup("ok", count=1)], raising=False)
+    a.all._archive = cast("Any", archive)
+    async with others(a, b):
+        them = dict(a.peers)
+        if what == "comes":
+            a.peers.clear()
+        ask = a.all._ask_others
+
+        async def ask_while_it_changes(*asked: Any, **query: Any) -> Any:
+            found = await ask(*asked, **query)
+            a.peers.clear()
+            a.peers.update(them if what == "comes" else {})
+            return found
+
+        monkeypatch.setattr(a.all, "_ask_others", ask_while_it_changes)
+        found = await a.all.call_groups("acme", CallWindow("at"), "outcome")
+    assert sum(each.count for each in found.rows) == len(archive.left_out)
+    assert archive.left_out == ({A} if what == "comes" else {A, B})
 
 
 async def test_there_is_no_other_question():

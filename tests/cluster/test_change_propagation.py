@@ -23,7 +23,7 @@ from app.catalog.knowledge import Knowledge
 from app.cluster.change_propagation import ChangePropagation, notice_of
 from app.cluster.reconcile import Reconciler
 from app.domain import ApiKey, BackendSpec, Guide, Limits, Principal, Tenant
-from app.errors import Disabled, Unauthenticated
+from app.errors import BackendNotFound, Disabled, Unauthenticated
 from app.limits.tenant_budgets import TenantBudgets
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
@@ -466,3 +466,29 @@ async def test_a_change_by_the_command_line_counts_though_an_older_one_was_heard
     node.effects.followed([AuditEntry(1, act)])
     assert node.pool.restarted == [("acme", "echo")] * 2
     await node.database.aclose()
+
+
+@pytest.mark.parametrize("what", ["backend", "removed backend", "tenant"])
+async def test_of_two_changes_the_later_one_counts_though_a_node_is_told_of_it_first(url, what):
+    """The database's answer to who has made the first one is late; another request has made the second meanwhile."""
+    async with nodes(url, None, 1) as (node,):
+        if what == "tenant":
+            tenant = await node.tenants.get("acme")
+            first = await node.tenants.replace(replace(tenant, enabled=False), act=act("tenant.change", ""))
+            second = await node.tenants.replace(replace(first, enabled=True), act=act("tenant.change", ""))
+            node.effects.tenant_changed(second)
+            node.effects.tenant_changed(first)
+            await until(lambda: not node.effects._local.is_off("acme"))
+            return
+        changed = act("backend.change", "backends/echo")
+        spec = await node.backends.replace("acme", await node.backends.get("acme", "echo"), act=changed)
+        if what == "backend":
+            off = await node.backends.replace("acme", replace(spec, enabled=False), act=changed)
+            node.effects.backend_changed(off)
+        else:
+            await node.backends.delete("acme", "echo", act=act("backend.delete", "backends/echo"))
+            node.effects.backend_removed(spec.key)
+        node.effects.backend_changed(spec)
+        await until(lambda: not node.pool.specs)
+        with pytest.raises((Disabled, BackendNotFound)):
+            await node.directory.find("acme", "echo")

@@ -151,3 +151,17 @@ async def test_the_end_of_a_part_is_not_that_of_the_inspection(trail):
         await trail.lost.look()
     assert ("inspections/many", "node_lost") in await trail.ends()
     assert len(await trail.ends()) == 5
+
+
+async def test_one_whose_node_says_that_it_has_ended_while_the_nodes_are_asked_has_no_other_end(trail):
+    """It stops: the trail has been read before, and nobody knows of it any more."""
+    await trail.write(module.OPENED, "one")
+    ask = trail._known
+
+    async def known(tenant: str) -> Gathered[InspectionView]:
+        await trail.write(module.ENDED, "one", age_s=0.0, detail="session_ended; session s; 1 messages")
+        return await ask(tenant)
+
+    trail.lost._known = known
+    await trail.lost.look()
+    assert await trail.ends() == [("inspections/one", "session_ended")]

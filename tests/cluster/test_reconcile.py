@@ -11,7 +11,7 @@ import pytest
 
 from app.cluster import reconcile
 from app.cluster.reconcile import Reconciler
-from app.domain import BackendSpec, Limits, Tenant
+from app.domain import BackendSpec, Limits, Selection, Tenant
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 from app.routing.notice import RESYNC, Kind, Notice
 
@@ -207,6 +207,15 @@ async def test_sessions_of_an_older_version_go_on(rig):
     assert await rig.settle() == [("backend_changed", ECHO)]
 
 
+async def test_one_whose_tools_are_chosen_or_pinned_stays_undisturbed(rig):
+    """Its sessions lease the processes of all its tools (`Toolsets._lease_member`): the pool knows no selection."""
+    shown = replace(ECHO, selection=Selection(include=("say",)), pin="block")
+    rig.stores.specs[ECHO.key] = shown
+    rig.node.known[ECHO.key], rig.node.sessions = ECHO, [(shown, ("acme", "key", "good"))]
+    rig.reconciler.add(CHANGED)
+    assert await rig.settle() == []
+
+
 async def test_a_tenant_is_read_again(rig):
     rig.reconciler.add(TENANT)
     assert await rig.settle() == [("tenant_changed", Tenant("acme", Limits(sessions=7)))]
@@ -229,6 +238,27 @@ async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not
     rig.stores.fails_at = len(rig.stores.asked) + 2  # the look at what is warm
     await rig.settle()
     assert rig.stores.asked[-2:] == [("warm",), warm.key]
+
+
+async def test_one_that_is_off_and_on_again_while_that_is_looked_up_is_looked_up_again(rig):
+    """The answer is late, and from when it was off: what it keeps warm would not be started."""
+    warm, answers, is_asked, may_answer = replace(ECHO, warm=1), [[]], anyio.Event(), anyio.Event()
+    rig.stores.specs[ECHO.key] = warm
+
+    async def list_warm(tenant):
+        if not answers:
+            return [warm]
+        is_asked.set()
+        await may_answer.wait()
+        return answers.pop()
+
+    rig.reconciler._backends = _Methods(list_warm=list_warm)
+    rig.reconciler.came_back("acme")
+    with anyio.fail_after(5):
+        await is_asked.wait()
+    rig.reconciler.came_back("acme")
+    may_answer.set()
+    assert ("backend_changed", warm) in await rig.settle()
 
 
 async def test_a_principal_is_looked_up(rig):

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.errors import QuotaExceeded, RoutesUnavailable, SessionNotFound
+from app.errors import QuotaExceeded, RoutesUnavailable, SessionNotFound, StorageUnavailable
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Route, session_key
 from app.sessionless.pooled_sessions import Caller
@@ -236,3 +236,42 @@ async def test_a_living_owner_keeps_its_session(cluster):
     route = await cluster.elsewhere()
     assert route.node == THERE
     assert await take(cluster, "elsewhere", route) is None
+
+
+@pytest.mark.parametrize("how", ["no answer", "cancelled"])
+async def test_a_session_whose_backend_cannot_be_looked_up_again_is_left_to_the_next(cluster, store, directory, how):
+    """The backend is changed while its session is read, and the database does not answer. The route is free afterwards:
+    so nobody may have the session here, while another node has it too."""
+    session_id, route = await left_behind(cluster)
+    rebuild, find, never = cluster.take_over._rebuild, directory._get_backend, anyio.Event()
+
+    async def find_later(*key):
+        if how == "no answer":
+            raise StorageUnavailable
+        never.set()
+        await anyio.sleep_forever()
+
+    async def rebuild_while_it_changes(*args):
+        session = await rebuild(*args)
+        directory.forget("acme", "stateless")
+        directory._get_backend = find_later
+        return session
+
+    cluster.take_over._rebuild = rebuild_while_it_changes
+    async with anyio.create_task_group() as tasks:
+        if how == "cancelled":
+            tasks.start_soon(take, cluster, session_id, route)
+            await never.wait()
+            tasks.cancel_scope.cancel()
+        else:
+            with pytest.raises(StorageUnavailable):
+                await take(cluster, session_id, route)
+    assert len(cluster.registry) == len(cluster.ownership) == 0
+    assert results(cluster) == {"failed": 1}
+    cluster.take_over._rebuild, directory._get_backend = rebuild, find
+    assert await cluster.ownership.flush(5)
+    freed = (await cluster.store.find(route.key)).route
+    assert (freed.node, freed.token) == ("", 2)
+    session = await take(cluster, session_id, freed)
+    assert (session.id, session.state) == (session_id, SessionState.OPEN)
+    assert (await cluster.route_of(session)).token == 3

@@ -3,6 +3,7 @@
 import math
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from app.domain import Limits
@@ -176,3 +177,43 @@ async def test_limits_that_nobody_has_told_are_looked_up_before_anything_is_star
             assert rig.budgets.allowance("acme") == (0, math.inf)
         tasks.cancel_scope.cancel()
     assert asked[:4] == ["acme"] * 4
+
+
+class LateLimits:
+    """What the database says, with the answers held back until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.stored = Limits(memory_mb=1)
+        self.asked, self.may_answer = 0, anyio.Event()
+
+    async def __call__(self, tenant: str) -> Limits:
+        found, self.asked = self.stored, self.asked + 1
+        await self.may_answer.wait()
+        return found
+
+    async def until_asked(self, times: int) -> None:
+        with anyio.fail_after(5):
+            while self.asked < times:
+                await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_an_answer_that_is_older_than_a_change_does_not_count(is_told, monkeypatch):
+    """It was read before the change and comes after it: told with the new limits, or only that they may be others."""
+    monkeypatch.setattr("app.limits.tenant_budgets.LOOK_UP_AGAIN_S", 0.001)
+    late = LateLimits()
+    rig = Rig(late)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.budgets.run)
+        rig.budgets.allowance("acme")  # not known yet
+        await late.until_asked(1)
+        late.stored = Limits(memory_mb=2)
+        if is_told:
+            rig.budgets.know("acme", late.stored)
+        else:
+            rig.budgets.limits_may_have_changed("acme")
+        late.may_answer.set()
+        await late.until_asked(2)
+        await anyio.wait_all_tasks_blocked()
+        assert rig.budgets.memory_mb_of("acme") == 2
+        tasks.cancel_scope.cancel()

@@ -1,9 +1,13 @@
 """TenantMemory: real processes that take more than their tenant has."""
 
+import threading
+
 import anyio
+import anyio.to_thread
 import pytest
 
 from app.domain import Limits, ProcessLimits
+from app.limits import tenant_memory
 from app.limits.tenant_budgets import MIB, MemoryUse, TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from tests.processes.rig import metrics, running
@@ -80,3 +84,28 @@ async def test_it_looks_whenever_something_was_measured(rig):
         process.send(b"memory 400")
         assert (await listener.exit()).limit == "tenant_memory"
         tasks.cancel_scope.cancel()
+
+
+async def test_one_that_has_ended_while_its_memory_was_looked_at_takes_none(rig, monkeypatch):
+    """The look takes a while, and longer on a busy machine: the other one must not be ended for it."""
+    other, _ = await rig.holding(100)
+    process, listener = await rig.holding(80)
+    is_looking, may_go_on, look = threading.Event(), threading.Event(), tenant_memory._in_proportion
+
+    def slow(sizes):
+        is_looking.set()
+        may_go_on.wait(20)
+        return look(sizes)
+
+    monkeypatch.setattr(tenant_memory, "_in_proportion", slow)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.look)
+        await anyio.to_thread.run_sync(is_looking.wait, 20)
+        process.kill()
+        await listener.exit()
+        with anyio.fail_after(5):
+            while process in rig.supervisor.processes:
+                await anyio.sleep(0.01)
+        may_go_on.set()
+    assert not other.is_being_killed
+    assert rig.budgets.memory_of("acme").total < 150 * MIB

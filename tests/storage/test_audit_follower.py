@@ -181,3 +181,22 @@ def test_a_window_does_not_grow_for_ever():
         window.settle(float(number), float(number))
     assert len(window._seen) <= SETTLED_S + 2
     assert len(window._marks) <= SETTLED_S + 2
+
+
+async def test_what_could_not_be_carried_out_is_not_taken_for_told(database, heard, monkeypatch):
+    """Whoever hears of several entries fails at the first: of the others nobody knows. Everything is looked up."""
+    monkeypatch.setattr(audit_follower, "POLL_S", 0.01)
+
+    def fail(entries: Sequence[AuditEntry]) -> None:
+        raise ValueError("a bug")
+
+    await write(database, "before")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(AuditFollower(database).run, fail, heard.loss)
+        with anyio.fail_after(10):
+            while not heard.losses:
+                await anyio.sleep(0.01)
+            await write(database, "a", "b")
+            while heard.losses < 2:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()

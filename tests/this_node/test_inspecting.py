@@ -242,6 +242,23 @@ async def test_cancelled_while_the_trail_does_not_answer_it_waits_for_a_bounded_
     assert rig.acts == []
 
 
+async def test_while_the_trail_does_not_answer_the_others_end_in_time(rig, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(module, "LAST_WORDS_S", 0.01)
+    rig.gate = anyio.Event()
+    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.end_of_opener(lambda opener: True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.inspecting.run)
+        await anyio.wait_all_tasks_blocked()
+        rig.inspecting.open("acme", asked(id="i2", backend="other", seconds=0.1))
+        with anyio.fail_after(5):
+            while rig.inspecting.openers():
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert rig.acts == []
+
+
 async def test_an_end_that_the_trail_does_not_take_is_written_later(rig, principal):
     tries = list[Act]()
 

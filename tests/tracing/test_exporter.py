@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import anyio
@@ -177,3 +178,23 @@ async def test_a_cancelled_end_is_an_end_too(collector: Collector, start: Callab
     assert not rig.exporter._thread.is_alive()
     assert rig.exporter._thread not in threading.enumerate()
     assert rig.counted("sent") == 1
+
+
+class ClearedMeanwhile(deque[Span]):
+    """A queue that the other thread clears while a batch is taken from it."""
+
+    def popleft(self) -> Span:
+        first = super().popleft()
+        self.clear()
+        return first
+
+
+async def test_an_end_while_a_batch_is_taken_ends_no_thread(collector: Collector) -> None:
+    """The end waits LAST_S, then clears what is left."""
+    rig = Rig(collector.url)
+    rig.exporter._queue = ClearedMeanwhile([SPAN] * 3)
+    rig.exporter.start()
+    await rig.until("sent", 1)
+    rig.exporter.add(SPAN)
+    await rig.until("sent", 2)
+    await rig.exporter.aclose()

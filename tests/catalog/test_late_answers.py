@@ -1,0 +1,103 @@
+"""What the database says late, after something has changed, or while something changes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from app.catalog.catalog import Catalog
+from app.metrics import Metrics
+from app.protocol.toolset.offer import Offer
+from app.storage.tools.catalog import CatalogRow
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = ("acme", "red")
+
+
+def row(revision: int) -> CatalogRow:
+    item = msgspec.Raw(b'{"name":"tool_%d"}' % revision)
+    offer = Offer.begun(msgspec.Raw(b"{}"), is_sessionless=False).with_list("tools/list", [item])
+    return CatalogRow(*KEY, "d", revision, offer.dump(), {}, AT, AT)
+
+
+class LateStore:
+    """Has one row. Each read gets what is stored when it begins, once the test lets it."""
+
+    def __init__(self) -> None:
+        self.row = row(1)
+        self.reads: list[anyio.Event] = []
+        self.is_late = False
+
+    async def get(self, tenant: str, backends: Any) -> Mapping[str, CatalogRow]:
+        found, may_answer = self.row, anyio.Event()
+        self.reads.append(may_answer)
+        if self.is_late:
+            await may_answer.wait()
+        return {KEY[1]: found}
+
+    async def until_asked(self, times: int) -> None:
+        with anyio.fail_after(5):
+            while len(self.reads) < times:
+                await anyio.lowlevel.checkpoint()
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.store = LateStore()
+        unused: Any = None
+        self.catalog = Catalog(self.store, unused, unused, unused, unused, Metrics("test"))  # type: ignore[arg-type]
+        self.changes: list[tuple[str, str]] = []
+        self.catalog.changed.listen(self.changes.append)
+
+    def revision(self) -> int:
+        return self.catalog._entries[KEY][0].revision
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    rig = Rig()
+    await rig.catalog.entries(KEY[0], [KEY[1]])
+    rig.store.is_late = True
+    return rig
+
+
+async def test_what_changes_while_something_is_read_again_is_read_again_too(rig: Rig):
+    """Two nodes store something, one right after the other, while the database is slow."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.run)
+        rig.store.row = row(2)
+        rig.catalog.changed_elsewhere(KEY)
+        await rig.store.until_asked(2)
+        rig.store.row = row(3)
+        rig.catalog.changed_elsewhere(KEY)
+        rig.store.reads[1].set()
+        await rig.store.until_asked(3)
+        rig.store.reads[2].set()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert (rig.revision(), len(rig.changes)) == (3, 3)
+
+
+async def test_a_late_answer_does_not_replace_what_was_read_after_it_was_asked_for(rig: Rig):
+    """A tool that was rejected meanwhile would be shown, and called, again."""
+    rig.catalog._entries = {KEY: (rig.catalog._entries[KEY][0], 0.0)}  # no longer fresh
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.entries, KEY[0], [KEY[1]])
+        await rig.store.until_asked(2)
+        rig.store.row = replace(row(2), policy="block")
+        tasks.start_soon(rig.catalog._read_again, KEY)
+        await rig.store.until_asked(3)
+        rig.store.reads[2].set()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.revision() == 2
+        rig.store.reads[1].set()
+    assert rig.revision() == 2
+    (known,) = rig.catalog.cached(KEY[0], [KEY[1]])
+    assert known is not None
+    assert list(known.withheld) == ["tool_2"]
+    assert rig.changes == [KEY, KEY]
