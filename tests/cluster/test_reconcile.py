@@ -242,7 +242,8 @@ async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not
 
 async def test_one_that_is_off_and_on_again_while_that_is_looked_up_is_looked_up_again(rig):
     """The answer is late, and from when it was off: what it keeps warm would not be started."""
-    warm, answers, is_asked, may_answer = replace(ECHO, warm=1), [[]], anyio.Event(), anyio.Event()
+    warm, is_asked, may_answer = replace(ECHO, warm=1), anyio.Event(), anyio.Event()
+    answers: list[list[BackendSpec]] = [[]]
     rig.stores.specs[ECHO.key] = warm
 
     async def list_warm(tenant):
