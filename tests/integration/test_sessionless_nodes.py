@@ -140,13 +140,13 @@ async def test_a_caller_whose_lines_have_ended_may_be_served_by_another_node(
     timeouts = {"idle_s": 3} if end == "idle" else {}  # it is looked for before
     endpoint = nodes.all[0].endpoint(ECHO, timeouts=timeouts)
     client = SessionlessClient(http, endpoint, nodes.urls(endpoint))
-    for node in [nodes.all[0], nodes.all[2], nodes.all[1]]:
+    for max_processes, node in enumerate([nodes.all[0], nodes.all[2], nodes.all[1]], 100):
         said = await client.whoami(at(nodes, endpoint, node))
         assert (said["count"], owner_of(nodes, said["process"])) == (1, node)
         if end == "changed":
             path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-            nodes.all[0].api("PATCH", path, {"max_processes": 100 + said["process"] % 100})
-        await until(lambda: not sessions_of(nodes, endpoint), 20)
+            nodes.all[0].api("PATCH", path, {"max_processes": max_processes})
+        await until(lambda: not sessions_of(nodes, endpoint), 20, lambda: sessions_of(nodes, endpoint))
 
 
 async def test_callers_who_come_and_go_never_have_two_processes(
