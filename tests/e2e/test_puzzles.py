@@ -23,7 +23,7 @@ def patience() -> None:
     expect.set_options(timeout=20_000)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the fleet: a worker may get this module twice
 def puzzles(fleet: Fleet) -> str:
     fleet.gateway.add_backend("acme", "puzzles", PUZZLES[0], PUZZLES[1:])
     return "/tenants/acme/backends/puzzles/try"
