@@ -257,7 +257,7 @@ async def _told(channel: socket.socket) -> Told:
             try:
                 return msgspec.json.decode(packet, type=Told)
             except (msgspec.MsgspecError, RecursionError) as error:
-                raise NoTemplate("died", "its process says what nobody has asked for") from error
+                raise NoTemplate("died", "what its process says of its imports cannot be read") from error
         raise NoTemplate("died", "the template ends while it imports")
     raise NoTemplate("died", f"the imports take more than {IMPORTS_S:.0f} s")
 

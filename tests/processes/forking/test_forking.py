@@ -336,7 +336,7 @@ def says(tmp_path: Path, word: str) -> BackendSpec:
     ids=range(6),
 )
 async def test_a_template_that_says_anything_else_is_none(running, tmp_path, caplog, word):
-    assert await reason(running, says(tmp_path, word)) == "its process says what nobody has asked for"
+    assert await reason(running, says(tmp_path, word)) == "what its process says of its imports cannot be read"
     assert not [each for each in caplog.records if each.exc_info]
 
 
