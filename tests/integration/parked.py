@@ -33,7 +33,7 @@ def states(endpoint: Endpoint, gateway: Gateway | None = None) -> list[str]:
 
 
 def processes(endpoint: Endpoint) -> list[dict[str, Any]]:
-    return list(endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/processes?limit=200")["items"])
+    return endpoint.gateway.serving(endpoint.tenant)
 
 
 def use(endpoint: Endpoint) -> dict[str, Any]:
