@@ -7,17 +7,13 @@ import asyncio
 import json
 import logging
 import math
-import os
-import select
-import stat
-import sys
-import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import Context, ContextVar
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from app.redaction import without_credentials
+from app.terminal.output import Output
 from app.tracing.context import Traced
 
 
@@ -71,75 +67,6 @@ _QUIET = {
 _UNFINISHED = "ASGI callable returned without completing response."
 
 log = logging.getLogger(__name__)
-
-
-class Output:
-    """Writes whole lines to a stream. Never raises: lines that cannot be written are counted, and the number is logged
-    when writing works again.
-
-    A full pipe whose reader stands still blocks the process. Processes that share a pipe (`serve --nodes`) do not tear
-    each other's lines, unless a line is longer than PIPE_BUF.
-    """
-
-    def __init__(self, stream: BinaryIO | None = None) -> None:
-        """`stream` is stderr by default, looked up at each write."""
-        self._given = stream
-        self._lock = threading.RLock()  # not every thread that logs is that of the event loop
-        self._lost, self._why = 0, ""
-        self._is_torn = False  # only the beginning of the last line was written
-
-    def write(self, lines: bytes) -> None:
-        """Writes lines that each end in a newline."""
-        stream: Any = self._given if self._given is not None else getattr(sys.stderr, "buffer", None)
-        if stream is None:
-            return  # the process was started without stderr
-        lost = 0
-        with self._lock:
-            if self._has_written(getattr(stream, "raw", stream), lines):
-                lost, self._lost = self._lost, 0
-        if lost:
-            log.warning("Could not write %d log lines (%s); they are lost", lost, self._why)
-
-    def _has_written(self, stream: Any, lines: bytes) -> bool:
-        done = 0
-        try:
-            if self._is_torn:
-                _write(stream, b"\n")
-                self._is_torn = False
-            for end in _ends(lines, _most_together(stream)):
-                while done < end:
-                    done += _write(stream, lines[done:end])
-        except (OSError, ValueError) as error:  # the disk is full, the reader has gone, it is closed
-            self._lost += lines.count(b"\n", done)
-            self._is_torn = self._is_torn or (done > 0 and lines[done - 1 : done] != b"\n")
-            self._why = str(error)
-            return False
-        return True
-
-
-def _write(stream: Any, piece: bytes) -> int:
-    count: int | None = stream.write(piece)
-    if count is None:
-        raise BlockingIOError("its reader is too slow")  # somebody has made the pipe non-blocking
-    return count
-
-
-def _most_together(stream: Any) -> float:
-    """How many bytes are written at once: in a pipe, longer pieces may be mixed with those of other processes."""
-    try:
-        mode = os.fstat(stream.fileno()).st_mode
-    except OSError:  # it has no file descriptor
-        return math.inf
-    return select.PIPE_BUF if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else math.inf
-
-
-def _ends(lines: bytes, most: float) -> Iterator[int]:
-    """The ends of pieces of whole lines, each piece at most `most` long. A longer line is a piece of its own."""
-    start = 0
-    while len(lines) - start > most:
-        start = lines.rfind(b"\n", start, start + int(most)) + 1 or lines.find(b"\n", start) + 1 or len(lines)
-        yield start
-    yield len(lines)
 
 
 stderr = Output()

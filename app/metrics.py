@@ -193,13 +193,11 @@ class Metrics:
         self.messages_dropped = self._counter(
             "trunkline_messages_dropped_total", "Messages that could not be delivered, by reason.", "reason"
         )
-
         self.inspections_open = self._gauge("trunkline_inspections_open", "Open inspections of sessions.")
         self.inspection_messages_dropped = self._counter(
             "trunkline_inspection_messages_dropped_total",
             "Messages that inspections have seen and could not keep, as INSPECTION_MEMORY_MB was used up.",
         )
-
         self.toolset_members_lost = self._counter(
             "trunkline_toolset_members_lost_total",
             "Members of toolsets that ended in a session, or could not be started for one, by the reason that its "
@@ -340,6 +338,7 @@ class Metrics:
         )
         self.descriptors_used = self._gauge("trunkline_descriptors_used", "Open file descriptors of the node.")
         self.descriptors_limit = self._gauge("trunkline_descriptors_limit", "File descriptors that the node may open.")
+        self.job_failures = self._counter("trunkline_job_failures_total", "Jobs of the node that failed.", "job")
         self.connections = self._gauge("trunkline_connections", "Open client connections.")
         self.tls_certificate_expires = self._gauge(
             "trunkline_tls_certificate_expires_timestamp_seconds", "When the served certificate expires; 0: no TLS."

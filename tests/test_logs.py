@@ -1,15 +1,11 @@
 """Logs: one JSON object a line, whatever is in it; ids from the context; no credentials."""
 
-import errno
 import io
 import json
 import logging
-import select
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
 
 import anyio
 import pytest
@@ -173,75 +169,6 @@ def test_no_spelling_of_the_scheme_lets_a_credential_out(stream, header):
     logging.getLogger("app").info("got %s", header, extra={"header": header})
     assert b"X1y2" not in stream.getvalue()
     assert lines(stream)[0]["message"].endswith("***")
-
-
-@pytest.fixture
-def shared() -> Iterator[tuple[socket.socket, BinaryIO]]:
-    """What keeps apart what was written in one go, and the end to write to."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-    ours.setblocking(False)
-    with ours, theirs, open(theirs.fileno(), "wb", closefd=False) as stream:
-        yield ours, stream
-
-
-def written(shared: socket.socket) -> list[bytes]:
-    """Each piece."""
-    found = []
-    while True:
-        try:
-            found.append(shared.recv(1 << 20))
-        except BlockingIOError:
-            return found
-
-
-def test_what_several_processes_write_to_is_given_whole_lines_that_it_keeps_together(shared):
-    ours, stream = shared
-    text = b"".join(b"%d%s\n" % (number, b"x" * (number * 37 % 900)) for number in range(200))
-    logs.Output(stream).write(text)
-    pieces = written(ours)
-    assert b"".join(pieces) == text
-    assert all(piece.endswith(b"\n") and len(piece) <= select.PIPE_BUF for piece in pieces)
-    assert len(pieces) < len(text) / select.PIPE_BUF * 1.5
-
-
-def test_a_line_that_is_too_long_for_that_is_alone(shared):
-    ours, stream = shared
-    long = b"y" * 10_000 + b"\n"
-    logs.Output(stream).write(b"a\n" + long + b"b\n" + long)
-    assert written(ours) == [b"a\n", long, b"b\n", long]
-
-
-class Full(io.RawIOBase):
-    """A disk: it takes so many bytes more."""
-
-    def __init__(self, room: int) -> None:
-        self.room, self.taken = room, b""
-
-    def write(self, data: Any) -> int:
-        if not self.room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        size = min(len(data), self.room)
-        self.room -= size
-        self.taken += bytes(data[:size])
-        return size
-
-
-def test_what_cannot_be_written_is_counted_and_told_of_once_it_can(stream):
-    full: Any = Full(6)
-    output = logs.Output(full)
-    output.write(b"one\ntwo\nthree\n")
-    output.write(b"four\n")
-    assert full.taken == b"one\ntw"
-    assert not stream.getvalue()
-    full.room = 1000
-    output.write(b"five\n")
-    output.write(b"six\n")
-    assert full.taken == b"one\ntw\nfive\nsix\n"
-    (told,) = lines(stream)
-    assert told["level"] == "warning"
-    assert "write 3 log lines" in told["message"]
-    assert "No space left on device" in told["message"]
 
 
 def test_whoever_logs_does_not_hear_that_the_disk_is_full(capsys):

@@ -1,7 +1,7 @@
 """open_gateway: builds every long-lived object of a node, and closes them in reverse. Read it top to bottom for
 the start, bottom to top for the end. What the groups of objects are made of is in `parts`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from app.cluster.reconcile import Reconciler
 from app.config.settings import Settings
 from app.metrics import Metrics
 from app.node.certificate_files import CertificateFiles
+from app.node.jobs import Job, keep_running
 from app.node.parts.credentials import Credentials, flush_for_ever, open_credentials
 from app.node.parts.membership import LAST_WORDS_S, Membership, join, node_leaves
 from app.node.parts.opening import Opening
@@ -161,36 +162,49 @@ async def open_gateway(
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         opening.standstill.resolved(opening.standstill.now())  # nothing was owned while it opened
-        _start_tasks(tasks, gateway)
+        _start_jobs(tasks, gateway)
         if gateway.routing.redis is not None:
-            _start_tasks_of_several(tasks, gateway, gateway.routing.redis)
+            _start_jobs_of_several(tasks, gateway, gateway.routing.redis)
         for spec in records.warm:
             processes.pool.configure(spec)
         yield gateway
 
 
-def _start_tasks(tasks: TaskGroup, gateway: Gateway) -> None:
-    """The tasks of every node, alone or not."""
+def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
+    """The jobs of every node, alone or not."""
     sessions, membership, authenticator = gateway.sessions, gateway.membership, gateway.credentials.authenticator
-    tasks.start_soon(sweep_for_ever, sessions.registry.sweeping, membership.guard, sessions.sessionless.sweep)
-    tasks.start_soon(flush_for_ever, authenticator)
-    tasks.start_soon(authenticator.run)
-    tasks.start_soon(authenticator.uses.run)
-    tasks.start_soon(gateway.records.watch.run)
-    tasks.start_soon(membership.heartbeat.run)
-    tasks.start_soon(sessions.overload.run)
-    tasks.start_soon(gateway.processes.budgets.run)
-    tasks.start_soon(gateway.processes.catalog.run)
-    tasks.start_soon(gateway.processes.knowledge.run)
-    tasks.start_soon(gateway.processes.memory.run)
-    tasks.start_soon(gateway.effects.run)
-    tasks.start_soon(sessions.watching.activity.run)
-    tasks.start_soon(sessions.watching.problems.run)
-    tasks.start_soon(sessions.kept_calls.run)
-    tasks.start_soon(sessions.inspecting.run)
-    tasks.start_soon(_lost_inspections(gateway).run)
+    processes, watching = gateway.processes, sessions.watching
+    sweep = partial(sweep_for_ever, sessions.registry.sweeping, membership.guard, sessions.sessionless.sweep)
+    vital: dict[str, Job] = {
+        "sweep sessions": sweep,
+        "end what has expired": authenticator.run,
+        "watch the database": gateway.records.watch.run,
+        "heartbeat": membership.heartbeat.run,
+        "follow changes": gateway.effects.run,
+    }
+    others: dict[str, Job] = {
+        "save when keys were used": partial(flush_for_ever, authenticator),
+        "count uses of credentials": authenticator.uses.run,
+        "measure the load": sessions.overload.run,
+        "look up limits": processes.budgets.run,
+        "ask backends what they offer": processes.catalog.run,
+        "keep what backends offer": processes.knowledge.run,
+        "measure memory": processes.memory.run,
+        "note activity": watching.activity.run,
+        "look for problems": watching.problems.run,
+        "keep calls": sessions.kept_calls.run,
+        "end inspections": sessions.inspecting.run,
+        "find lost inspections": _lost_inspections(gateway).run,
+    }
     if sessions.latency is not None:
-        tasks.start_soon(sessions.latency.run)
+        others["measure latency"] = sessions.latency.run
+    _start(tasks, gateway, vital, is_vital=True)
+    _start(tasks, gateway, others)
+
+
+def _start(tasks: TaskGroup, gateway: Gateway, jobs: Mapping[str, Job], *, is_vital: bool = False) -> None:
+    for name, job in jobs.items():
+        tasks.start_soon(partial(keep_running, name, job, gateway.metrics.job_failures, is_vital=is_vital), name=name)
 
 
 def _lost_inspections(gateway: Gateway) -> LostInspections:
@@ -200,14 +214,16 @@ def _lost_inspections(gateway: Gateway) -> LostInspections:
     )
 
 
-def _start_tasks_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:
-    """The tasks of nodes with a Redis, even if there is only one of them."""
+def _start_jobs_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:
+    """The jobs of nodes with a Redis, even if there is only one of them."""
     routing, sessions, peers = gateway.routing, gateway.sessions, gateway.membership.heartbeat.peers
     gates, sealer = sessions.registry.gates, gateway.credentials.sealer
     budgets, pool = gateway.processes.budgets, gateway.processes.pool
-    rates = ClusterRates([gates, budgets], partial(redis.run, Script(RATES)))
-    use = ClusterUse(gates, budgets, pool, redis, sealer, routing.node, lambda: tuple(peers))
-    for part in (sessions.journals, rates, use):
-        tasks.start_soon(part.run)
-    tasks.start_soon(abandon_the_dead, peers, gateway.membership.probe, routing.peers.abandon)
-    tasks.start_soon(stay_acquainted, peers, routing.peers.probe)
+    jobs: dict[str, Job] = {
+        "keep journals": sessions.journals.run,
+        "share rates": ClusterRates([gates, budgets], partial(redis.run, Script(RATES))).run,
+        "share use": ClusterUse(gates, budgets, pool, redis, sealer, routing.node, lambda: tuple(peers)).run,
+        "abandon dead nodes": partial(abandon_the_dead, peers, gateway.membership.probe, routing.peers.abandon),
+        "stay acquainted with nodes": partial(stay_acquainted, peers, routing.peers.probe),
+    }
+    _start(tasks, gateway, jobs)

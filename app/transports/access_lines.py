@@ -11,8 +11,9 @@ from starlette.types import Message, Scope, Send
 
 from app.errors import GatewayError
 from app.http.scope import LEFT
-from app.logs import Output, stderr
+from app.logs import stderr
 from app.redaction import without_credentials
+from app.terminal.output import Output
 
 MAX_DETAIL = 1024  # characters of an error message in a line
 

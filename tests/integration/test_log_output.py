@@ -1,5 +1,6 @@
 """Where a node writes its log: a disk that is full, a reader that has gone, a pipe that several nodes share."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import anyio
 import pytest
 
 from tests.integration.gateway import ECHO, Gateway, running_gateway, until
+from tests.integration.wire import wire
 from tests.redis_servers import client_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -48,6 +51,58 @@ def test_no_request_notices_that_its_line_cannot_be_written(tmp_path: Path, kind
             answer.read()
             assert answer.status in (401, 404)
         client.close()
+
+
+class WithStuckReader(Gateway):
+    """Nobody reads the pipe, which is full as soon as `fill` was called."""
+
+    def _open_log(self) -> IO[bytes]:
+        self.log.touch()
+        self.reader, writer = os.pipe()
+        self.writer = os.dup(writer)
+        return os.fdopen(writer, "wb")
+
+    def fill(self) -> None:
+        own = os.open(f"/proc/self/fd/{self.writer}", os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(own, b"\n" * 4096)
+        os.close(own)
+
+    def read(self) -> bytes:
+        """What is in the pipe."""
+        os.set_blocking(self.reader, False)
+        found = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self.reader, 1 << 20):
+                found += piece
+        return found
+
+    def close(self) -> None:
+        super().close()
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+async def test_no_request_waits_for_a_reader_that_stands_still(tmp_path: Path) -> None:
+    with running_gateway(tmp_path / "data", WithStuckReader, ACCESS_LOG="all") as gateway:
+        assert isinstance(gateway, WithStuckReader)
+        async with wire(gateway.endpoint(ECHO)) as session:
+            gateway.fill()
+            for number in range(100):  # before, the first line that found no room was the node's last
+                assert await session.call("echo", text=str(number)) == str(number)
+            assert b'"level":"info"' in gateway.read()
+            found = b""
+
+            async def told() -> bool:
+                nonlocal found
+                await session.call("echo", text="again")
+                found += gateway.read()
+                return b"log lines (its reader is too slow); they are lost" in found
+
+            with anyio.fail_after(60):
+                while not await told():
+                    await anyio.sleep(0.05)
 
 
 class TwoOnAPipe(Gateway):
