@@ -282,7 +282,7 @@ class _Member:
             if self._fleet.stopping.is_set():
                 self.send(signal.SIGTERM)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._kill_when_stuck, process)
+                tasks.start_soon(self._kill_when_stuck)
                 tasks.start_soon(self._ask, process, lifeline)
                 tasks.start_soon(self._read, process)
                 status = await process.wait()
@@ -310,17 +310,17 @@ class _Member:
                 output = b""
             output = output[-MAX_LINE_BYTES:]
 
-    async def _kill_when_stuck(self, process: Process) -> None:
+    async def _kill_when_stuck(self) -> None:
         """Kills a process that takes too long to start, or to stop."""
         with anyio.move_on_after(START_S):
             await self._fleet.stopping.wait()
         if self._ready_at is None and not self._fleet.stopping.is_set():
             log.error("Node %d is not ready after %.0f s; killing it", self._number, START_S)
-            process.kill()
+            self.send(signal.SIGKILL)
         await self._fleet.stopping.wait()
         await anyio.sleep(self._fleet.stop_within_s)
         log.error("Node %d does not stop; killing it", self._number)
-        process.kill()
+        self.send(signal.SIGKILL)
 
     async def _ask(self, process: Process, lifeline: socket.socket) -> None:
         """Asks a ready process for signs of life, and while it stops for its calls."""
@@ -347,7 +347,7 @@ class _Member:
                 lifeline.send(_QUESTION)
             if silence.looked(answered=answered, starved_s=max(late_s, waited_s - before_s)):
                 log.error(_HUNG, self._number, process.pid, silence.looks * ASK_EVERY_S)
-                process.kill()
+                self.send(signal.SIGKILL)
                 return
 
     async def _count_calls(self, lifeline: socket.socket) -> None:

@@ -207,6 +207,18 @@ async def test_one_that_hangs_is_killed_and_started_again_and_the_others_go_on(s
     assert not children()
 
 
+async def test_one_that_ends_in_the_moment_in_which_it_is_killed_is_just_gone(start, monkeypatch):
+    monkeypatch.setattr(fleet, "START_S", 0.0)
+    some = start([BROKEN])
+    member = fleet._Member(1, some)
+    member._process = process = await anyio.open_process([sys.executable, "-I", "-S", "-c", BROKEN])
+    await process.wait()
+    some.stopping.set()
+    monkeypatch.setattr(fleet._Fleet, "stop_within_s", 0.0)
+    await member._kill_when_stuck()
+    await process.aclose()
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_one_that_answers_late_is_left_alone(start, children, caplog, capfd, monkeypatch):
     monkeypatch.setattr(fleet, "HUNG_AFTER", 50)  # 5 s; it needs 0.1
