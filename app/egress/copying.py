@@ -8,6 +8,7 @@ in the other's (it was only peeked at). So slow readers cost no memory, however 
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import socket
 import struct
@@ -22,6 +23,8 @@ TURN_S = 0.002  # then the event loop does what else there is
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset, so that a part is not taken for the whole
 _F_SETPIPE_SZ = 1031  # in `fcntl` from Python 3.12 on
 _SPLICE = 0x1 | 0x2  # SPLICE_F_MOVE, SPLICE_F_NONBLOCK
+
+log = logging.getLogger(__name__)
 
 
 class Pipe:
@@ -144,7 +147,10 @@ class Flow:
             return self._copy()
         except OSError:
             self._tunnel.abort()
-            return False
+        except Exception:  # else all connections of the node would stand still with it
+            log.exception("Could not copy between a backend and its destination; the connection is cut off")
+            self._tunnel.abort()
+        return False
 
     def _copy(self) -> bool:
         if self._pipe is not None:
