@@ -202,6 +202,19 @@ class Watch:
         assert alive < ALIVE_WITHIN_S + late  # the node waits for a core as well
 
 
+async def opened(session: Wire) -> None:
+    """Before anything is spoilt; on a busy machine Redis may answer too late, and the client is told to try again."""
+    with anyio.fail_after(60):
+        while True:
+            try:
+                await session.open()
+                return
+            except RpcError as error:
+                if error.reason != "routes_unavailable":
+                    raise
+                await anyio.sleep(0.2)
+
+
 @asynccontextmanager
 async def watched(nodes: Nodes, endpoint: Endpoint, sessions: int, beats: Path) -> AsyncIterator[Watch]:
     """So many sessions, spread over the nodes, each under two clients; at the end each has one process, and no more."""
@@ -211,7 +224,7 @@ async def watched(nodes: Nodes, endpoint: Endpoint, sessions: int, beats: Path) 
         ways = itertools.islice(itertools.cycle(itertools.permutations(urls, 2)), sessions)
         visitors = [Visitor(http, endpoint, way, found) for way in ways]
         for visitor in visitors:
-            await visitor.wire.open()
+            await opened(visitor.wire)
         watch, door = Watch(visitors, found, beats), Door(http, endpoint, urls, found)
         with pulse([f"{node.host}:{node.pid}" for node in nodes.all], beats):
             async with anyio.create_task_group() as tasks:
