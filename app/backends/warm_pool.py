@@ -23,6 +23,8 @@ from app.processes.supervisor import Supervisor
 
 Prepare = Callable[[BackendProcess], Awaitable[Any]]
 
+_UNEXPECTED = "an unexpected error of the gateway; this node's log has the details"
+
 logger = logging.getLogger(__name__)
 
 
@@ -105,6 +107,7 @@ class WarmPool:
             logger.debug("Backend process not started: the node is shutting down")
         except Exception:
             logger.exception("Could not start a backend process", extra=stock.log_fields)
+            self._deaths.not_started(stock, BackendExited(_UNEXPECTED, started=False))
         finally:
             self._inventory.start_ended(stock, process)
         return process

@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
     "Permission denied": "Is the command executable by the gateway's user?",
+    "Resource temporarily unavailable": (
+        "The limit on processes and threads is reached: `pids.max` of the container, TasksMax of the service, or "
+        "`ulimit -u`."
+    ),
     "Exec format error": "Is it a program, or a script with a `#!` line?",
 }
 _OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages

@@ -5,21 +5,23 @@ import contextlib
 import errno
 import json
 import os
-import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import NoReturn
 
 from app.spawner import cgroups, child, confinement, syscalls, tree, wire
+from app.spawner.complaint import complaint_of
 from app.spawner.confinement import CONFINED, Prepared
 from app.spawner.forked.births import Birth, Births, refused
+from app.spawner.sources import Sources
 from app.spawner.started.processes import Ending, Owners, Process
 from app.spawner.wrapped import inner
 from app.spawner.wrapped.inner import Inner
 
-_OOM_SCORE = "300"  # the OOM killer takes backends before the gateway; the spawner itself is too small to be first
+# The OOM killer takes the largest backend before the gateway, also in a small container: it counts in thousandths of
+# the memory that there may be.
+_OOM_SCORE = "900"
 _NOBODY = -1  # the leader of a fork that has not come
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
 _LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
@@ -46,23 +48,22 @@ class Spawner:
         self._births = Births(self._pid)
         self._nameless: set[int] = set()
         self._buffer = bytearray(wire.MAX_PACKET_BYTES)
-        self._selector = selectors.DefaultSelector()
+        self._sources = Sources()
         self._wake_read, wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         wake_write.setblocking(False)
         self._wake_write = wake_write
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._watch(node, self._on_order)
-        self._watch(self._wake_read, self._on_child)
+        self._sources.watch(node, self._on_order, is_vital=True)
+        self._sources.watch(self._wake_read, self._on_child, is_vital=True)
 
     def run(self) -> None:
         """Serves until the node is gone, then ends everything that was started."""
         with contextlib.suppress(_NodeGone):
             self._report({"event": "ready", "pid": self._pid})
             while True:
-                for key, _ in self._selector.select(self._pause_s()):
-                    key.data()
+                self._sources.wait(self._pause_s())
                 self._look_for_starts()
                 if self._ending:
                     self._end_trees()
@@ -74,9 +75,6 @@ class Spawner:
             youngest_at = max(process.started_at for process, _ in self._starting.values())
             return inner.look_again_s(time.monotonic() - youngest_at)
         return _LOOK_AGAIN_S if self._ending else None
-
-    def _watch(self, source: socket.socket | int, callback: Callable[[], None]) -> None:
-        self._selector.register(source, selectors.EVENT_READ, callback)
 
     def _report(self, report: wire.Report) -> None:
         """May block while the node is slow to read: no deadlock, as the node never waits for the spawner to read."""
@@ -162,7 +160,7 @@ class Spawner:
                 wrapped.forked()
             process = Process(order["id"], pid, started_at, prepared.clock, status[0], group, wrapped)
             self._processes[process.id] = self._by_pid[pid] = process
-            self._watch(status[0], lambda: self._on_exec(process))
+            self._sources.watch(status[0], lambda: self._on_exec(process))
         finally:
             _close(*descriptors)
 
@@ -173,7 +171,7 @@ class Spawner:
         except OSError as error:
             self._report_failure(order["id"], error.errno or errno.EIO, wire.FORK_STAGE, error.strerror or "")
         else:
-            self._watch(birth.channel, lambda: self._on_born(birth))
+            self._sources.watch(birth.channel, lambda: self._on_born(birth))
 
     def _on_born(self, birth: Birth) -> None:
         if self._births.of(birth.id) is not birth:  # it was given up in this very turn of the loop
@@ -181,23 +179,24 @@ class Spawner:
         try:
             if birth.is_outside:
                 report = self._births.house(birth, self._by_pid)
-                self._selector.unregister(birth.channel)
-                self._watch(report, lambda: self._on_housed(birth, report))
+                self._sources.unwatch(birth.channel)
+                self._sources.watch(report, lambda: self._on_housed(birth, report))
                 return
             process = self._births.born(birth, self._by_pid)
         except OSError as error:
             self._on_unborn(birth, error)
         else:
             self._processes[process.id] = self._by_pid[process.pid] = process
-            self._selector.modify(birth.channel, selectors.EVENT_READ, lambda: self._on_exec(process))
+            self._sources.unwatch(birth.channel)
+            self._sources.watch(birth.channel, lambda: self._on_exec(process))
 
     def _on_housed(self, birth: Birth, report: socket.socket) -> None:
         """Its room is there, or will never be."""
-        self._selector.unregister(report)
+        self._sources.unwatch(report)
         if self._births.of(birth.id) is None:  # it was given up
             report.close()
             return
-        self._watch(birth.channel, lambda: self._on_born(birth))
+        self._sources.watch(birth.channel, lambda: self._on_born(birth))
         try:
             with report:
                 self._births.housed(birth, report)
@@ -205,8 +204,7 @@ class Spawner:
             self._on_unborn(birth, error)
 
     def _on_unborn(self, birth: Birth, error: OSError) -> None:
-        with contextlib.suppress(KeyError):  # it waits for its room
-            self._selector.unregister(birth.channel)
+        self._sources.unwatch(birth.channel)
         self._births.end(birth)
         if birth.group is not None:
             self._ending[birth.id] = Ending(_NOBODY, birth.group)
@@ -216,11 +214,10 @@ class Spawner:
         """The status pipe is readable: exec has closed it, or the child has written an error."""
         if process.status is None:
             return
-        self._selector.unregister(process.status)
+        self._sources.unwatch(process.status)
         complaint = process.exec_over()
         if complaint:
-            told = json.loads(complaint)
-            self._report_failure(process.id, told["errno"], told["stage"], told["message"])
+            self._report_failure(process.id, *complaint_of(complaint))
             process.clock.close()
             if process.is_fork and process.inner is None:  # it may be anybody's: nobody tells when it has ended
                 self._end(process)

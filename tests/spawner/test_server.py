@@ -23,7 +23,7 @@ class Rig:
     def close(self) -> None:
         for each in (self.node, self.template, self._of_template, self.spawner._wake_read, self.spawner._wake_write):
             each.close()
-        self.spawner._selector.close()
+        self.spawner._sources._selector.close()
 
     def order(self, order: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         socket.send_fds(self.node, [json.dumps(order).encode()], descriptors)
@@ -45,8 +45,7 @@ class Rig:
 
     def look(self) -> None:
         """One turn of the spawner's loop."""
-        for key, _ in self.spawner._selector.select(0):
-            key.data()
+        self.spawner._sources.wait(0)
 
     def reports(self) -> list[dict[str, Any]]:
         found = []

@@ -119,6 +119,8 @@ class Forking:
         if entry is not None:
             with anyio.move_on_after(SETTLED_S):
                 await entry.settled.wait()
+            if self._entries.get(spec.key) is not entry:
+                return "the backend was changed or restarted meanwhile"
         return self.why_not(spec)
 
     async def start_of(self, spec: BackendSpec) -> Start:

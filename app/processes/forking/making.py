@@ -201,8 +201,10 @@ class Maker:
         """With `auto` a fork has to do all that a process does that is executed, with `fork` it has to answer."""
         try:
             forked = await self._observed(spec, template.start())
-        except (BackendError, NoFork, OSError, TimeoutError) as error:
-            raise NoTemplate("differs", f"a fork fails: {str(error) or 'no answer in time'}") from error
+        except (NoFork, OSError, TimeoutError) as error:  # of the moment, perhaps: it is tried again
+            raise NoTemplate("died", f"a fork fails: {str(error) or 'no answer in time'}") from error
+        except BackendError as error:
+            raise NoTemplate("differs", f"a fork fails: {error}") from error
         if spec.start != "auto":
             return
         executed = await self._observed(spec, EXEC)
@@ -220,6 +222,10 @@ class Maker:
             process.begin_stop()
             with anyio.move_on_after(ENDS_S):  # longer than a session gets: a busy machine is no difference
                 await process.wait_gone()
+        except BackendError:
+            if process.exit is not None and process.exit.reason == "spawner_lost":
+                raise NoTemplate("died", "the spawner has died meanwhile") from None
+            raise
         finally:
             await self._stop(process)
         end = "" if process.exit is None else process.exit.description

@@ -16,6 +16,7 @@ from typing import Any
 
 from app.spawner import cgroups, landlock, seccomp, tree, wire
 from app.spawner.cgroups import Group
+from app.spawner.complaint import complaint_of
 from app.spawner.confinement import FORKED, Clock
 from app.spawner.rooms.inside import Inside
 from app.spawner.rooms.orders import RoomOrder, RoomReport
@@ -158,7 +159,7 @@ class Births:
         with socket.socket(fileno=os.dup(birth.channel)) as channel:
             word, pid = _first_word(channel)
         if word != _HERE:
-            raise refused(json.loads(word)["message"] if word else "the template has ended")
+            raise refused(complaint_of(word).message if word else "the template has ended")
         if pid in known or pid == self._spawner:
             raise refused("the template says that another process is the fork")
         return pid
@@ -185,6 +186,8 @@ class Births:
 
     def end(self, birth: Birth) -> None:
         """Gives it up; the fork, if it comes, finds its socket closed, and its room ends."""
+        if birth.leash is not None and birth.room is None:
+            self.rooms.missed()
         os.close(birth.channel)
         self._forget(birth)
 

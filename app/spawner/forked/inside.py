@@ -8,6 +8,7 @@ the spawner, and then runs the program. A template never sees any of those, and 
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import errno
 import gc
@@ -116,7 +117,8 @@ def _fork_twice(session: int) -> bool:
         os.write(session, _complaint(error, "fork", "fork"))
         return False
     if child:
-        os.waitpid(child, 0)
+        with contextlib.suppress(ChildProcessError):  # the program ignores SIGCHLD: the kernel has waited for it
+            os.waitpid(child, 0)
         return False
     try:
         if os.fork():

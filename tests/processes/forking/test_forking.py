@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,62 @@ async def test_a_server_without_a_handshake_can_be_forked(running):
     arguments = ("-I", "-S", str(server), "--era", "sessionless")
     spec = BackendSpec("acme", "new", sys.executable, arguments, start="auto")
     assert await known(running, spec) == ""
+
+
+# In each fork: its first word to the spawner, or what it says after it was told what it is to become.
+SPEAKS = {
+    "first": """
+import os, stat
+def speak():
+    for each in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(each).st_mode):
+                os.write(each, WORD)
+        except OSError:
+            pass
+os.register_at_fork(after_in_child=speak)
+""",
+    "last": """
+import socket
+send = socket.socket.send
+socket.socket.send = lambda self, data, *more: send(self, WORD if data == b"ok" else data, *more)
+""",
+}
+
+
+@pytest.mark.parametrize("when", ["first", "last"])
+@pytest.mark.parametrize("word", [b"garbage", b"null", b'{"errno": 1, "stage": "fork", "message": {"a": 1}}'])
+async def test_whatever_a_fork_says_it_is_only_itself_that_is_not_started(running, tmp_path, when, word):
+    """Before, the spawner ended, and with it the processes of all tenants; or nobody was told why there was none."""
+    bystander = await running.supervisor.spawn(spec_of("echo"), running.gone.append)
+    spec = program(tmp_path, "import speaks\n" + EVALUATES)
+    (tmp_path / "program" / "speaks.py").write_text(f"WORD = {word!r}\n" + SPEAKS[when])
+    why = await known(running, spec)
+    assert why.startswith("a fork fails: "), why
+    assert bystander.exit is None
+    assert running.value("trunkline_spawner_restarts_total") == 0
+
+
+async def test_a_program_that_ignores_the_end_of_its_children_can_be_forked(running, tmp_path):
+    program(tmp_path, "")
+    (tmp_path / "program" / "ignores.py").write_text("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n")
+    spec = program(tmp_path, "import ignores\n" + EVALUATES)
+    process, listener = await forked(running, spec)
+    assert await value(process, listener, "1 + 1") == 2
+
+
+async def test_a_fork_that_does_not_come_in_time_once_is_tried_again(running, tmp_path, monkeypatch):
+    """In the trial as later: before, the backend was executed until it was changed."""
+    now = time.monotonic()
+    monkeypatch.setattr("app.processes.forking.start.FORK_S", 0.0)
+    running.supervisor.forking.clock = lambda: now
+    spec = program(tmp_path, EVALUATES)
+    assert await known(running, spec) == "a fork fails: no answer in 0 s"
+    assert running.value("trunkline_fork_template_failures_total", reason="died") == 1
+    monkeypatch.setattr("app.processes.forking.start.FORK_S", 60.0)
+    now += 10.0
+    process, _ = await forked(running, spec)
+    await running.stop(process)
 
 
 async def test_nobody_waits_for_a_template(running, tmp_path):
