@@ -75,15 +75,23 @@ class Draining:
         return lot([each for each in left if not each.exchange.calls], self._streams_per_tick)
 
     async def _end(self, session: Session) -> None:
+        if self._must_wait_for(session):  # a call has begun since it was chosen
+            return
         if self._hand_over is not None:
             try:
                 await self._hand_over(session)
             except GatewayError as error:
                 log.warning("Could not hand session %s over to another node: %s", public_id(session.id), error)
-            if session.exchange.calls and time.monotonic() < self._ends_at:
-                self._leaving.discard(session)  # a call has begun meanwhile: try again later
+            if self._must_wait_for(session):
                 return
         session.close(SHUTDOWN)
+
+    def _must_wait_for(self, session: Session) -> bool:
+        """Whether it has a call, and there is time for it; then it is chosen again later."""
+        if not session.exchange.calls or time.monotonic() >= self._ends_at:
+            return False
+        self._leaving.discard(session)
+        return True
 
 
 def lot(sessions: Sequence[Session], streams: int) -> list[Session]:

@@ -133,3 +133,23 @@ async def test_a_hundred_kills_of_working_sessions_do_not_open_the_breaker(make_
     assert running.value("trunkline_process_exits_total", reason="signaled") == 100
     assert running.value("trunkline_breaker_open") == 0
     await lease_all(pool, [spec])
+
+
+async def test_whoever_waits_hears_of_an_unexpected_error_and_the_breaker_counts_it(running, make_pool, monkeypatch):
+    """Before, it was tried again without a pause until the caller had waited for as long as it may."""
+    pool, spec, tries = await make_pool(), spec_of("echo"), []
+
+    async def spawn(*_):
+        tries.append(1)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(running.supervisor, "spawn", spawn)
+
+    async def fail():
+        with pytest.raises(BackendExited, match="an unexpected error of the gateway"):
+            await pool.lease(spec, NO_LIMITS)
+
+    await fail_five_times(fail, monkeypatch)
+    with pytest.raises(BackendUnavailable):
+        await pool.lease(spec, NO_LIMITS)
+    assert len(tries) == OPENING_DEATHS

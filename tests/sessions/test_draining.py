@@ -89,6 +89,36 @@ async def test_without_calls_it_is_over_at_once():
     assert not sessions.left
 
 
+async def test_a_call_that_begins_in_the_turn_in_which_its_session_is_chosen_is_waited_for(monkeypatch):
+    """The turn of the event loop between the choice and its task reads what has arrived: the call was cut off."""
+    sessions, handed = FakeSessions(0), []
+    (only,) = sessions.left
+
+    async def give_away(session: FakeSession) -> None:
+        handed.append(list(session.exchange.calls))
+        session.close("handed_over")
+
+    drain = draining(sessions, 30, give_away)
+    choose = drain._next
+
+    def chosen(now: float) -> Any:
+        sessions_now = choose(now)
+        only.exchange.calls.append(1)
+        monkeypatch.setattr(drain, "_next", choose)
+        return sessions_now
+
+    monkeypatch.setattr(drain, "_next", chosen)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(drain.run)
+        await anyio.wait_all_tasks_blocked()
+        assert not handed
+        only.exchange.calls.clear()
+        with anyio.fail_after(10):
+            while sessions.left:
+                await anyio.sleep(0.001)
+    assert handed == [[]]
+
+
 async def test_without_another_node_no_session_ends_while_any_has_a_call():
     sessions = FakeSessions(0, 1)
     idle, busy = sessions.left
