@@ -11,11 +11,11 @@ import time
 from typing import NoReturn
 
 from app.spawner import cgroups, child, confinement, syscalls, tree, wire
-from app.spawner.complaint import complaint_of
 from app.spawner.confinement import CONFINED, Prepared
 from app.spawner.forked.births import Birth, Births, refused
-from app.spawner.sources import Sources
+from app.spawner.started.complaint import complaint_of
 from app.spawner.started.processes import Ending, Owners, Process
+from app.spawner.started.sources import Sources
 from app.spawner.wrapped import inner
 from app.spawner.wrapped.inner import Inner
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from app.spawner import cgroups, landlock, seccomp, tree, wire
 from app.spawner.cgroups import Group
-from app.spawner.complaint import complaint_of
 from app.spawner.confinement import FORKED, Clock
 from app.spawner.rooms.inside import Inside
 from app.spawner.rooms.orders import RoomOrder, RoomReport
 from app.spawner.rooms.room import FIRST
 from app.spawner.rooms.rooms import Rooms
+from app.spawner.started.complaint import complaint_of
 from app.spawner.started.processes import Process
 
 _HERE = b"here"

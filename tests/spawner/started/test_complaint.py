@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from app.spawner.complaint import Complaint, complaint_of
+from app.spawner.started.complaint import Complaint, complaint_of
 from app.spawner.wire import FORK_STAGE
 
 

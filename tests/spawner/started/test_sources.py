@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.spawner.sources import Sources
+from app.spawner.started.sources import Sources
 
 
 @pytest.fixture
