@@ -93,9 +93,7 @@ class Output:
         """Whether there is room now. Who waits has less patience afterwards."""
         began = time.monotonic()
         may_s = min(PATIENCE_S, self._patience_s + (began - self._waited_at) * PATIENCE_SHARE)
-        poll = select.poll()
-        poll.register(stream.fileno(), select.POLLOUT)
-        is_ready = bool(poll.poll(may_s * 1000.0))
+        is_ready = _has_room(stream.fileno(), may_s)
         self._waited_at = time.monotonic()
         self._patience_s = max(0.0, may_s - (self._waited_at - began))
         return is_ready
@@ -113,8 +111,7 @@ class _Unblocked:
             self._socket = socket.socket(fileno=number)
             weakref.finalize(self, self._socket.detach)
             return
-        # Without /proc, or where the terminal is somebody else's, a reader that stands still is waited for.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # no /proc, or the pipe is another user's
             self._number = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._number)
         if stat.S_ISFIFO(found.st_mode):
@@ -129,9 +126,18 @@ class _Unblocked:
         try:
             if self._socket is not None:
                 return self._socket.send(piece, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            # A pipe with room for anything takes PIPE_BUF bytes, unless somebody else has filled it meanwhile.
+            if self._number == self.of[0] and not _has_room(self._number, 0.0):
+                return None
             return os.write(self._number, piece)
         except BlockingIOError:
             return None
+
+
+def _has_room(number: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return bool(poll.poll(within_s * 1000.0))
 
 
 def _ends(lines: bytes, most: float) -> Iterator[int]:

@@ -145,6 +145,21 @@ def test_a_reader_that_stands_still_is_not_waited_for(unread: Ends, caplog: pyte
     assert told.getMessage() == f"Could not write {lost} log lines (its reader is too slow); they are lost"
 
 
+def test_nor_is_one_of_a_pipe_that_belongs_to_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a container's user is not who has made its pipes."""
+
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    reader, writer = os.pipe()
+    monkeypatch.setattr(os, "open", refused)
+    with open(reader, "rb"), open(writer, "wb") as stream:
+        output = Output(stream)
+        for _ in range(MANY):
+            output.write(LINE)
+        assert 0 < output._lost < MANY
+
+
 def test_others_who_write_there_still_wait(unread: Ends) -> None:
     """O_NONBLOCK is of the open file, which the shell that started the node may have too."""
     with open(unread[1], "wb", closefd=False) as stream:
