@@ -308,7 +308,9 @@ class Supervisor:
             process.kill()
             if not await _gone_within(process, self._options.kill_wait_s):
                 logger.error(
-                    "Backend process survives SIGKILL: it hangs in the kernel (disk, NFS)", extra=_names(process)
+                    "A backend process was killed, and its end is not known yet: it hangs in the kernel (disk, NFS), or "
+                    "the spawner stands still",
+                    extra=_names(process),
                 )
 
     # --- watching
