@@ -308,7 +308,7 @@ class Supervisor:
             process.kill()
             if not await _gone_within(process, self._options.kill_wait_s):
                 logger.error(
-                    "A backend process was killed, and its end is not known yet: it hangs in the kernel (disk, NFS), or "
+                    "A backend process was killed, and its end is not known: it hangs in the kernel (disk, NFS), or "
                     "the spawner stands still",
                     extra=_names(process),
                 )
