@@ -32,7 +32,7 @@ from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
 from app.storage.due import DueRepository
-from app.storage.tools.approvals import Approvals
+from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
@@ -146,8 +146,10 @@ class CatalogView(Protocol):
     async def decide(self, key: tuple[str, str], decision: Decision, *, act: Act | None = None) -> None:
         """Approves or rejects tools as they are offered. Raises Conflict, InvalidRequest."""
 
-    async def judge_again(self, key: tuple[str, str]) -> None:
-        """The backend's policy has changed."""
+    async def under(
+        self, key: tuple[str, str], policy: str, minor: str, store: Callable[[Judgement], Awaitable[BackendSpec]]
+    ) -> BackendSpec:
+        """The backend's policy for its tools becomes this one, by `store`, with what follows from it."""
 
 
 ALL = "-"  # instead of a tenant's name in a path: all tenants

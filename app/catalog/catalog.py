@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 
@@ -13,11 +12,12 @@ import anyio
 import anyio.to_thread
 
 from app.backends.pool import ProcessPool
+from app.catalog.deciding import Deciding
 from app.catalog.entries import Decision, Entry, Problem, definition_of
-from app.catalog.judging import Decided, Found, decided, judge, names_of, withheld
+from app.catalog.judging import names_of, obeyed, withheld
 from app.catalog.stores import ApprovalStore, CatalogStore
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, BackendUnavailable, Conflict, GatewayError, NotFound, StorageUnavailable
+from app.errors import BackendTimeout, BackendUnavailable, GatewayError, NotFound, StorageUnavailable
 from app.event import Event
 from app.links.inquiry import inquire
 from app.links.source import LinkLease
@@ -26,7 +26,7 @@ from app.pins import MAX_NAMES
 from app.protocol.toolset.offer import Known, Offer
 from app.single_flight import SingleFlight
 from app.storage.audit_act import Act
-from app.storage.tools.approvals import Approvals
+from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRow
 from app.upstreams.upstreams import Upstreams
 
@@ -37,8 +37,6 @@ INQUIRY_S = 60.0  # from the wait for a process to the last list
 FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
 RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
 MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
-MAX_JUDGEMENTS = 5  # of one backend that offers something else each time
-JUDGES = 4  # threads that judge: a hostile backend may keep one busy for long
 AT_ONCE = 4  # inquiries in the background
 OF_ONE_TENANT = 2  # of them: backends of one that do not answer hold up no other tenant's
 SUFFIX = ":catalog"  # of the name under which the pool counts the process: no backend can have this name
@@ -68,8 +66,7 @@ class Catalog:
         self._cached_bytes = 0  # of all
         self._problems: dict[Key, Problem] = {}
         self._inquiring = SingleFlight[Key]()
-        self._judging = SingleFlight[str]()  # one at a time of each tenant
-        self._judges = anyio.CapacityLimiter(JUDGES)
+        self._deciding = Deciding(store, approvals, self._names_beside)
         self._doubts: dict[Key, float] = {}  # and when they are asked
         self._asked_at: dict[Key, float] = {}
         self._at_work: list[Key] = []  # doubted, and being asked
@@ -168,10 +165,11 @@ class Catalog:
             offer, known = kept.offer, kept.known
         else:
             offer, known = Offer.load(row.offer), None
-        why = withheld(offer, row.pins, row.policy)
+        pins = obeyed(row.pins, row.rejected, row.minor)
+        why = withheld(offer, pins, row.policy)
         if known is None or known.withheld != why:
             known = Known(offer, why)  # else the same object, so that listings need not be made again
-        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at, row.pins, known, number)
+        entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at, pins, known, number)
         self._entries[key] = (entry, time.monotonic() + MAX_AGE_S)
         self._bytes[key] = len(row.offer)
         self._cached_bytes += len(row.offer)
@@ -212,29 +210,8 @@ class Catalog:
     async def note(self, spec: BackendSpec, offer: Offer) -> None:
         """Stores what the backend offers. Raises GatewayError: it could not be stored."""
         self._problems.pop(spec.key, None)
-        await self._store_judged(spec.key, definition_of(spec), offer)
-
-    async def _store_judged(self, key: Key, definition: str, offer: Offer) -> None:
-        pins, said = await self._judge(key, offer)
-        await self._store.put(*key, definition, offer.dump(), pins, datetime.now(UTC))
-        if await self._approvals.get(*key) != said:
-            await self.judge_again(key)
-        else:
-            await self._read_again(key)
-
-    async def _judge(self, key: Key, offer: Offer) -> tuple[Mapping[str, Found], Approvals]:
-        """What is found of the tools, and compared with what: a person may have said something else meanwhile."""
-        said = await self._approvals.get(*key)
-        if said.policy == "off" and not said.tools:
-            return {}, said
-        beside = await self._names_beside(key)
-        for _ in range(MAX_JUDGEMENTS):
-            async with self._judging.turn(key[0]):
-                pins = await anyio.to_thread.run_sync(judge, offer, said, beside, limiter=self._judges)
-            before, said = said, await self._approvals.get(*key)
-            if said == before:
-                break
-        return pins, before
+        await self._deciding.note(spec.key, definition_of(spec), offer)
+        await self._read_again(spec.key)
 
     async def _names_beside(self, key: Key) -> Sequence[str]:
         """Of the tools of the tenant's other backends; the same on every node, whatever it has read before."""
@@ -263,30 +240,24 @@ class Catalog:
             InvalidRequest: there is no such tool, or nobody can decide on it.
             BackendNotFound, StorageUnavailable.
         """
-        await self._read(key[0], [key[1]])
-        entry = self._entries.get(key)
-        if entry is None:
-            raise Conflict("nobody knows yet what this backend offers: check it first")
-        offer = entry[0].offer
-        if decision.revision is not None and decision.revision != entry[0].revision:
-            raise Conflict(f"the backend offers something else now: revision {entry[0].revision}; look again")
-        said = await self._approvals.get(*key)
-        said_now = Decided(decision.approves, decision.by, datetime.now(UTC))
-        changed = await anyio.to_thread.run_sync(decided, offer, decision.tools, said, said_now)
-        await self._approvals.put(*key, changed, act=act)
-        await self.judge_again(key)
+        await self._deciding.decide(key, decision, act)
+        await self._read_what_is_decided(key)
 
-    async def judge_again(self, key: Key) -> None:
-        """The backend's policy has changed, or what is approved. Raises StorageUnavailable, BackendNotFound."""
-        for _ in range(MAX_JUDGEMENTS):
-            row = (await self._store.get(key[0], [key[1]])).get(key[1])
-            if row is None:
-                return
-            pins, said = await self._judge(key, Offer.load(row.offer))
-            is_stored = await self._store.judged(*key, row.revision, pins)
-            if is_stored and await self._approvals.get(*key) == said:
-                break
-        await self._read_again(key)
+    async def under(
+        self, key: Key, policy: str, minor: str, store: Callable[[Judgement], Awaitable[BackendSpec]]
+    ) -> BackendSpec:
+        """The backend's policy becomes this one, by `store`, which stores the judgement with it or raises Overtaken.
+        Raises BackendNotFound, StorageUnavailable; and as `store`."""
+        stored = await self._deciding.under(key, policy, minor, store)
+        await self._read_what_is_decided(key)
+        return stored
+
+    async def _read_what_is_decided(self, key: Key) -> None:
+        try:
+            await self._read_again(key)
+        except GatewayError:
+            self.changed_elsewhere(key)
+            raise
 
     async def approvals(self, key: Key) -> Approvals:
         """What persons have said of the backend's tools. Raises BackendNotFound, StorageUnavailable."""
@@ -298,10 +269,7 @@ class Catalog:
         Raises:
             BackendNotFound, StorageUnavailable.
         """
-        if (await self._approvals.get(*key)).policy == "off":
-            return {}
-        pins, said = await self._judge(key, offer)
-        return withheld(offer, pins, said.policy)
+        return await self._deciding.withheld(key, offer)
 
     # --- in the background
 
@@ -322,7 +290,7 @@ class Catalog:
                     del self._doubts[key]
                     self._at_work.append(key)
                     tasks.start_soon(self._inquire_again, key)
-                if self._doubts:
+                if self._doubts or self._outdated:
                     with anyio.move_on_after(1.0):
                         await self._has_doubts.wait()
                     self._has_doubts.set()
@@ -351,7 +319,7 @@ class Catalog:
             try:
                 await self._read_again(key)
             except GatewayError:
-                continue  # it is read when it is needed, after MAX_AGE_S
+                self._outdated[key] = None  # again soon: open sessions read nothing themselves
             except Exception:  # which would end the tasks of the node
                 log.exception("Could not read again what backend %s of %s offers", key[1], key[0])
 

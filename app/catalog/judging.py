@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import InvalidRequest
-from app.pins import DefinitionTooLarge, Minor, Policy, Status, ToolNames, fingerprint, is_passed, pin, refusal
+from app.pins import DefinitionTooLarge, Minor, Pin, Policy, Status, ToolNames, fingerprint, is_passed, pin, refusal
 from app.protocol.jsonrpc import members_of, string_of
 from app.protocol.toolset.offer import Offer
 from app.storage.tools.approvals import Approval, Approvals
@@ -85,6 +85,22 @@ def judge(offer: Offer, approvals: Approvals, others: Iterable[str]) -> dict[str
             "reasons": [] if result.change is None else [reason.value for reason in result.change.reasons],
             "refusal": refusal(tool[:200], result),
         }
+    return found
+
+
+def obeyed(pins: Mapping[str, Found], rejected: Mapping[str, str], minor: str) -> Mapping[str, Found]:
+    """What was found, as it is stored; but a person may have rejected a tool since, and nobody judged again: a node of
+    an earlier version stores the one after the other, and may die in between. `rejected`: fingerprints, by tool."""
+    found = dict(pins)
+    for tool, each in pins.items():
+        if each["status"] == Status.ACCEPTED and minor != "accept":
+            found[tool] = {**each, "status": Status.CHANGED.value}
+    for tool, no in rejected.items():
+        # All that is offered is found, unless there was nothing to judge by; what is not found is not offered.
+        if not pins or (tool in pins and pins[tool]["fingerprint"] == no):
+            words = refusal(tool[:200], Pin(Status.REJECTED, no))
+            refused = {"status": Status.REJECTED.value, "fingerprint": no, "refusal": words}
+            found[tool] = {"reasons": [], **pins.get(tool, {}), **refused}
     return found
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.storage.audit_act import Act
-from app.storage.tools.approvals import Approval, Approvals
+from app.storage.tools.approvals import Approval, Approvals, Judgement
 from app.storage.tools.catalog import CatalogRow
 
 
@@ -17,10 +17,8 @@ class CatalogStore(Protocol):
     async def backends(self, tenant: str) -> Sequence[str]: ...
 
     async def put(
-        self, tenant: str, backend: str, definition: str, offer: bytes, pins: Mapping[str, Any], now: datetime
+        self, tenant: str, backend: str, definition: str, offer: bytes, judgement: Judgement, now: datetime
     ) -> None: ...
-
-    async def judged(self, tenant: str, backend: str, revision: int, pins: Mapping[str, Any]) -> bool: ...
 
 
 class ApprovalStore(Protocol):
@@ -28,4 +26,6 @@ class ApprovalStore(Protocol):
 
     async def get(self, tenant: str, backend: str) -> Approvals: ...
 
-    async def put(self, tenant: str, backend: str, changed: Sequence[Approval], *, act: Act | None = None) -> None: ...
+    async def put(
+        self, tenant: str, backend: str, changed: Sequence[Approval], judgement: Judgement, *, act: Act | None = None
+    ) -> None: ...

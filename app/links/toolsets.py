@@ -105,7 +105,7 @@ class Toolsets:
         listing = await self.listing(spec)
         search = self._search_of(spec)
         if search.terms is not None:
-            await anyio.to_thread.run_sync(listing.prepare_search)
+            listing = await self._prepared(spec, listing)
         if spec.toolset is None and listing.members[0].offer is None:
             raise BackendUnavailable(self.problem(spec.key) or "the backend has not said what it offers")
         keys = tuple((spec.tenant, member.backend) for member in members)
@@ -148,6 +148,16 @@ class Toolsets:
         if spec.toolset is not None:
             await self._writings.of(spec.tenant)
         return self._listing(spec, await self._offers.of_members(spec.tenant, _names(spec)))
+
+    async def _prepared(self, spec: BackendSpec, listing: ToolsetListing) -> ToolsetListing:
+        """To be searched; another one, if something else is shown by then: nobody tells a session that is not open yet
+        of a tool that is rejected."""
+        while True:
+            await anyio.to_thread.run_sync(listing.prepare_search)
+            now = self._listing(spec, self._offers.cached(spec.tenant, _names(spec)))
+            if now is listing:
+                return listing
+            listing = now
 
     def _listing(self, spec: BackendSpec, offers: Sequence[Known | None]) -> ToolsetListing:
         written = self._writings.cached(spec.tenant)
@@ -198,6 +208,11 @@ class Toolsets:
     def changed_elsewhere(self, key: Key) -> None:
         """Another node may have stored something about this backend."""
         self._offers.changed_elsewhere(key)
+
+    def anything_may_have_changed(self) -> None:
+        """What open sessions show is read again soon."""
+        for key in dict.fromkeys(key for _, keys in self._links.values() for key in keys):
+            self._offers.changed_elsewhere(key)
 
     def removed(self, key: Key) -> None:
         """The toolset is no more: another one of its name begins anew."""

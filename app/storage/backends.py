@@ -14,6 +14,7 @@ from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.rows import VersionedTable
 from app.storage.tables import backends, tenants
+from app.storage.tools.approvals import Judgement, keep
 from app.storage.tools.names import require_free_name
 from app.storage.tools.toolsets import selection_of
 
@@ -74,12 +75,16 @@ class BackendRepository:
             await connection.execute(insert(backends).values(values))
         return created
 
-    async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
-        """Writes a backend that was read before, as its next version.
+    async def replace(
+        self, tenant: str, spec: BackendSpec, *, judgement: Judgement | None = None, act: Act | None = None
+    ) -> BackendSpec:
+        """Writes a backend that was read before, as its next version. `judgement`: where the policy for its tools is
+        another one, what is found of them under that.
 
         Raises:
             NotFound: it is gone, or its tenant.
             ConcurrentChange: somebody else has changed it since it was read.
+            Overtaken: it was judged by what is no longer so.
         """
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         async with self._database.write(act) as connection:
@@ -87,6 +92,8 @@ class BackendRepository:
             await _VERSIONED.update(
                 connection, [tenant, spec.name], spec.version, {**_values(changed), "changed_at": datetime.now(UTC)}
             )
+            if judgement is not None:
+                await keep(connection, tenant, spec.name, judgement)
         return changed
 
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:

@@ -131,6 +131,7 @@ class ChangeEffects:
         self._authenticator.forget_everything()
         self._directory.forget_everything()
         self._knowledge.anything_may_have_changed()
+        self._toolsets.anything_may_have_changed()
         self._budgets.limits_may_have_changed()
 
     # --- what is known here

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -49,7 +49,8 @@ from app.storage.audit_act import Act
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.migrate import upgrade
-from app.storage.tools.approvals import Approvals
+from app.storage.tools.approvals import Approvals, Judgement
+from app.storage.tools.catalog import CatalogRepository
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
@@ -292,8 +293,13 @@ class Offers:
         assert act is not None
         await self.audit.append(act)
 
-    async def judge_again(self, key: tuple[str, str]) -> None:
+    async def under(
+        self, key: tuple[str, str], policy: str, minor: str, store: Callable[[Judgement], Awaitable[BackendSpec]]
+    ) -> BackendSpec:
         self.judged.append(key)
+        row = (await CatalogRepository(self.audit._database).get(key[0], [key[1]])).get(key[1])
+        said = Approvals(policy, minor, {})
+        return await store(Judgement({}, said) if row is None else Judgement(row.pins, said, row.revision))
 
     def problem(self, key: tuple[str, str]) -> str | None:
         return self.problems.get(key)

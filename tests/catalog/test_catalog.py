@@ -1,6 +1,7 @@
 """The catalogue: real backends are asked once, together, and again when something has changed."""
 
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +15,7 @@ from app.domain import Sandbox
 from app.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
 from app.pins import fingerprint
 from app.protocol.jsonrpc import encoded
-from app.storage.tools.approvals import Approval, Approvals
+from app.storage.tools.approvals import Approval, Approvals, Overtaken
 from app.storage.tools.catalog import CatalogRow
 from tests.backends.rig import NO_LIMITS
 from tests.processes.rig import eventually, spec_of
@@ -28,40 +29,58 @@ class Store:
         self.rows: dict[tuple[str, str], CatalogRow] = {}
         self.reads = 0
         self.is_away = False
-        self.said = Said()
+        self.said = Said(self.keep)
 
     async def get(self, tenant, backends):
         self.reads += 1
         if self.is_away:
             raise StorageUnavailable
-        return {name: self.rows[tenant, name] for name in backends if (tenant, name) in self.rows}
+        now = {"policy": self.said.policy, "minor": self.said.minor, "rejected": self.said.rejected}
+        return {name: replace(self.rows[tenant, name], **now) for name in backends if (tenant, name) in self.rows}
 
     async def backends(self, tenant):
         return sorted(name for of, name in self.rows if of == tenant)
 
-    async def put(self, tenant, backend, definition, offer, pins, now):
+    async def put(self, tenant, backend, definition, offer, judgement, now):
+        self.said.require(judgement)
         before = self.rows.get((tenant, backend))
         revision = 1 if before is None else before.revision + (before.offer != offer)
-        row = CatalogRow(tenant, backend, definition, revision, offer, pins, now, now, self.said.policy)
+        row = CatalogRow(tenant, backend, definition, revision, offer, judgement.pins, now, now)
         self.rows[tenant, backend] = row
 
-    async def judged(self, tenant, backend, revision, pins):
-        row = self.rows[tenant, backend]
-        self.rows[tenant, backend] = replace(row, pins=pins, policy=self.said.policy)
-        return row.revision == revision
+    async def keep_policy(self, judgement):
+        self.said.policy, self.said.minor = judgement.said.policy, judgement.said.minor
+        self.said.require(judgement)
+        self.keep(KEY, judgement)
+
+    def keep(self, key, judgement):
+        if self.rows[key].revision != judgement.revision:
+            raise Overtaken
+        self.rows[key] = replace(self.rows[key], pins=judgement.pins)
 
 
 class Said:
     """What persons have approved, as values."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Any) -> None:
         self.policy, self.minor = "off", "accept"
         self.tools: dict[str, Approval] = {}
+        self._keep = keep
+
+    @property
+    def rejected(self):
+        return {each.tool: each.rejected for each in self.tools.values() if each.rejected is not None}
+
+    def require(self, judgement):
+        if judgement.said != Approvals(self.policy, self.minor, self.tools):
+            raise Overtaken
 
     async def get(self, tenant, backend):
         return Approvals(self.policy, self.minor, dict(self.tools))
 
-    async def put(self, tenant, backend, changed, *, act=None):
+    async def put(self, tenant, backend, changed, judgement, *, act=None):
+        self.require(judgement)
+        self._keep((tenant, backend), judgement)
         for each in changed:
             self.tools.pop(each.tool, None)
             if each.approved is not None or each.rejected is not None:
@@ -251,8 +270,7 @@ async def test_what_nobody_has_approved_is_withheld_where_that_is_blocked(rig):
     assert rig.changes == [("acme", "red")] * 2
     await rig.catalog.decide(("acme", "red"), Decision(False, ["say"], 1, "key AbC"))
     assert "was rejected" in rig.catalog.cached("acme", ["red"])[0].withheld["say"]
-    rig.store.said.policy = "warn"
-    await rig.catalog.judge_again(("acme", "red"))
+    await rig.catalog.under(KEY, "warn", "ask", rig.store.keep_policy)
     assert list(rig.catalog.cached("acme", ["red"])[0].withheld) == ["say"]
     assert rig.started == 1
 
@@ -308,7 +326,7 @@ async def test_whoever_reads_a_change_first_tells_open_sessions_of_it(rig):
     await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
     rig.store.said.tools.clear()
     elsewhere = Catalog(rig.store, rig.store.said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
-    await elsewhere.judge_again(KEY)
+    await elsewhere.note(rig.specs["red"], rig.catalog._entries[KEY][0].offer)
     rig.changes.clear()
     rig.catalog._entries = {key: (entry, 0.0) for key, (entry, _) in rig.catalog._entries.items()}
     (known,) = await rig.catalog.of_members("acme", ["red"])  # a session that opens, before this node hears of it
@@ -342,17 +360,16 @@ class Meanwhile:
             self._said.tools["say"] = replace(self._said.tools["say"], rejected=rejected)
         return found
 
-    async def put(self, tenant, backend, changed, *, act=None):
+    async def put(self, tenant, backend, changed, judgement, *, act=None):
         raise AssertionError
 
 
-@pytest.mark.parametrize("at", [1, 2])
-async def test_a_rejection_while_tools_are_judged_holds(rig, at):
+async def test_a_rejection_while_tools_are_judged_holds(rig):
     rig.store.said.policy = "block"
     await rig.catalog.of_members("acme", ["red"])
     await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
     offer = rig.catalog._entries[KEY][0].offer
-    said = Meanwhile(rig.store.said, at)
+    said = Meanwhile(rig.store.said, 1)
     catalog = Catalog(rig.store, said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
     await catalog.note(rig.specs["red"], offer)
     assert list(catalog.cached("acme", ["red"])[0].withheld) == ["say"]
@@ -362,6 +379,6 @@ async def test_a_rejection_while_a_session_asks_what_is_withheld_holds_there(rig
     rig.store.said.policy = "block"
     await rig.catalog.of_members("acme", ["red"])
     await rig.catalog.decide(KEY, Decision(True, None, None, "me"))
-    said = Meanwhile(rig.store.said, 2)
+    said = Meanwhile(rig.store.said, 1)
     catalog = Catalog(rig.store, said, rig.find, None, None, rig.running.metrics)  # type: ignore[arg-type]
     assert list(await catalog.withheld(KEY, rig.catalog._entries[KEY][0].offer)) == ["say"]

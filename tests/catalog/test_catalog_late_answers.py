@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from app.catalog.catalog import Catalog
+from app.errors import StorageUnavailable
 from app.metrics import Metrics
 from app.protocol.toolset.offer import Offer
 from app.storage.tools.catalog import CatalogRow
@@ -32,8 +33,12 @@ class LateStore:
         self.row = row(1)
         self.reads: list[anyio.Event] = []
         self.is_late = False
+        self.failures = 0  # that come before the next answer
 
     async def get(self, tenant: str, backends: Any) -> Mapping[str, CatalogRow]:
+        if self.failures:
+            self.failures -= 1
+            raise StorageUnavailable
         found, may_answer = self.row, anyio.Event()
         self.reads.append(may_answer)
         if self.is_late:
@@ -101,3 +106,19 @@ async def test_a_late_answer_does_not_replace_what_was_read_after_it_was_asked_f
     assert known is not None
     assert list(known.withheld) == ["tool_2"]
     assert rig.changes == [KEY, KEY]
+
+
+async def test_what_cannot_be_read_again_is_read_until_it_can_as_open_sessions_read_nothing(rig: Rig):
+    rig.store.is_late, rig.store.failures = False, 2
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.run)
+        rig.store.row = replace(row(1), policy="block")
+        rig.catalog.changed_elsewhere(KEY)
+        with anyio.fail_after(20):
+            while not rig.changes[1:]:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    (known,) = rig.catalog.cached(KEY[0], [KEY[1]])
+    assert known is not None
+    assert list(known.withheld) == ["tool_1"]
+    assert rig.store.failures == 0

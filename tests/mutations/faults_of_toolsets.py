@@ -47,8 +47,8 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "another revision than the one that was looked at is approved",
-        "app/catalog/catalog.py",
-        "if decision.revision is not None and decision.revision != entry[0].revision:",
+        "app/catalog/deciding.py",
+        "if looked_at is not None and looked_at != row.revision:",
         "if False:",
         CATALOG,
     ),

@@ -1,6 +1,6 @@
 """…/backends and …/failures, of one tenant."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -30,6 +30,7 @@ from app.backends.checks.steps import Steps
 from app.domain import BackendSpec, ProcessLimits, Scope, is_name
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
+from app.storage.tools.approvals import Judgement
 from app.this_node.views import FailureView
 from app.upstreams.sealed_headers import origin_of, sealed
 
@@ -165,12 +166,14 @@ async def change_backend(
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
+        store = partial(access.admin.backends.replace, access.tenant, changed, act=act)
         with if_match.still():
-            changed = await access.admin.backends.replace(access.tenant, changed, act=act)
+            if (changed.pin, changed.pin_minor) != (spec.pin, spec.pin_minor):
+                changed = await _under_its_policy(access, changed, store)
+            else:
+                changed = await store()
         access.admin.effects.backend_changed(changed)
         access.admin.catalog.used(changed)
-        if (changed.pin, changed.pin_minor) != (spec.pin, spec.pin_minor):
-            await access.admin.catalog.judge_again(spec.key)
     return tagged(response, BackendAnswer.of(changed))
 
 
@@ -283,6 +286,17 @@ async def url_if_there(access: Access, name: str) -> str | None:
         return (await find_backend(access, name)).url
     except BackendNotFound:
         return None  # the answer is that for a command, as the caller may not remove those
+
+
+async def _under_its_policy(
+    access: Access, spec: BackendSpec, store: Callable[..., Awaitable[BackendSpec]]
+) -> BackendSpec:
+    """Stored with what its policy makes of its tools."""
+
+    def store_with(judgement: Judgement) -> Awaitable[BackendSpec]:
+        return store(judgement=judgement)
+
+    return await access.admin.catalog.under(spec.key, spec.pin, spec.pin_minor, store_with)
 
 
 def _sealed(access: Access, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:

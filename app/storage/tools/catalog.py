@@ -1,7 +1,7 @@
 """The catalogue in the database: what backends offer, as bytes that only `catalog` understands."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -9,15 +9,17 @@ from sqlalchemy import Row, insert, select, update
 
 from app.storage.engine import Database
 from app.storage.rows import matching
+from app.storage.tables import approvals, catalog
 from app.storage.tables import backends as registered
-from app.storage.tables import catalog
+from app.storage.tools.approvals import Judgement, require_said
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
     """What a backend of this `definition` has offered. `pins`: what was found of each tool (`catalog.judging`), and
-    `policy` what follows from it: the backend's `pin`. `revision` grows with every change of it; `looked_at` is when it
-    was asked last."""
+    `policy` what follows from it: the backend's `pin`, and `minor` its `pin_minor`. `rejected`: the fingerprints of the
+    definitions that were rejected last, by tool; read only where there is a policy. `revision` grows with every change
+    of it; `looked_at` is when it was asked last."""
 
     tenant: str
     backend: str
@@ -28,6 +30,8 @@ class CatalogRow:
     looked_at: datetime
     changed_at: datetime
     policy: str = "off"
+    minor: str = "ask"
+    rejected: Mapping[str, str] = field(default_factory=dict)
 
 
 class CatalogRepository:
@@ -39,9 +43,22 @@ class CatalogRepository:
     async def get(self, tenant: str, backends: Collection[str]) -> Mapping[str, CatalogRow]:
         """The rows of these backends, by backend; those that nobody has asked yet are missing."""
         same = (registered.c.tenant == catalog.c.tenant) & (registered.c.name == catalog.c.backend)
-        query = select(catalog, registered.c.pin.label("policy")).join(registered, same)
+        policy = (registered.c.pin.label("policy"), registered.c.pin_minor.label("minor"))
+        query = select(catalog, *policy).join(registered, same)
         query = query.where(catalog.c.tenant == tenant, catalog.c.backend.in_(list(backends)))
-        return {row.backend: _row(row) for row in await self._database.rows(query)}
+        rows = await self._database.rows(query)
+        pinned = [row.backend for row in rows if row.policy != "off"]
+        # After the rows: what is rejected in between is withheld, whatever the rows say.
+        rejected = await self._rejected(tenant, pinned) if pinned else {}
+        return {row.backend: _row(row, rejected.get(row.backend, {})) for row in rows}
+
+    async def _rejected(self, tenant: str, backends: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        query = select(approvals.c.backend, approvals.c.tool, approvals.c.rejected)
+        meant = (approvals.c.tenant == tenant) & approvals.c.backend.in_(backends) & approvals.c.rejected.is_not(None)
+        found: dict[str, dict[str, str]] = {}
+        for row in await self._database.rows(query.where(meant)):
+            found.setdefault(row.backend, {})[row.tool] = row.rejected
+        return found
 
     async def backends(self, tenant: str) -> Sequence[str]:
         """Those that have been asked, by name."""
@@ -49,17 +66,19 @@ class CatalogRepository:
         return [row.backend for row in await self._database.rows(query)]
 
     async def put(
-        self, tenant: str, backend: str, definition: str, offer: bytes, pins: Mapping[str, Any], now: datetime
+        self, tenant: str, backend: str, definition: str, offer: bytes, judgement: Judgement, now: datetime
     ) -> None:
-        """Stores what a backend offers now.
+        """Stores what a backend offers now, and what was found of it; of whatever revision that will be.
 
         Raises:
-            NotFound: there is no such backend any more.
+            BackendNotFound: there is no such backend any more.
+            Overtaken: something else is said of its tools by now.
         """
         same = matching(catalog, tenant=tenant, backend=backend)
-        values = {"definition": definition, "offer": offer, "pins": pins, "looked_at": now}
+        values = {"definition": definition, "offer": offer, "pins": judgement.pins, "looked_at": now}
         async with self._database.write() as connection:
-            found = (await connection.execute(select(catalog).where(same).with_for_update())).first()
+            await require_said(connection, tenant, backend, judgement.said)
+            found = (await connection.execute(select(catalog).where(same))).first()
             if found is None:
                 key = {"tenant": tenant, "backend": backend, "revision": 1, "changed_at": now}
                 await connection.execute(insert(catalog).values(**key, **values))
@@ -69,12 +88,6 @@ class CatalogRepository:
                 values |= {"revision": found.revision + 1, "changed_at": now}
                 await connection.execute(update(catalog).where(same).values(**values))
 
-    async def judged(self, tenant: str, backend: str, revision: int, pins: Mapping[str, Any]) -> bool:
-        """Stores what was found of the tools of this revision. False: it is another one by now."""
-        same = matching(catalog, tenant=tenant, backend=backend, revision=revision)
-        async with self._database.write() as connection:
-            return (await connection.execute(update(catalog).where(same).values(pins=pins))).rowcount > 0
 
-
-def _row(row: Row[Any]) -> CatalogRow:
-    return CatalogRow(**row._asdict())
+def _row(row: Row[Any], rejected: Mapping[str, str]) -> CatalogRow:
+    return CatalogRow(**row._asdict(), rejected=rejected)

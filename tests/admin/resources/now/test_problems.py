@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from app.catalog.entries import definition_of
 from app.domain import ApiKey
+from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
 from app.this_node.problems.problem import Problem
 
@@ -72,8 +73,9 @@ async def test_keys_in_use_that_expire_within_two_weeks_are_named(rig):
 async def test_tools_that_wait_for_approval_are_counted(rig):
     spec = await rig.admin.backends.get("acme", "echo")
     pins = {name: {"status": status} for name, status in (("a", "changed"), ("b", "new"), ("c", "approved"))}
+    nothing = Approvals(spec.pin, spec.pin_minor, {})
     catalog = CatalogRepository(rig.admin.backends._database)
-    await catalog.put("acme", "echo", definition_of(spec), b"{}", pins, datetime.now(UTC))
+    await catalog.put("acme", "echo", definition_of(spec), b"{}", Judgement(pins, nothing), datetime.now(UTC))
     assert (await rig.ask("GET", PATH)).json()["items"] == []  # nobody has pinned them
     await rig.ask("PATCH", "/api/v1/tenants/acme/backends/echo", {"pin": "block"})
     (found,) = (await rig.ask("GET", PATH)).json()["items"]
