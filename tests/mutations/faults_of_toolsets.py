@@ -5,6 +5,7 @@ from tests.mutations.fault import Fault
 FAN_OUT = ("tests/protocol/toolset/test_fan_out.py",)
 LISTING = ("tests/protocol/toolset/test_listing.py",)
 CATALOG = ("tests/catalog/test_catalog.py",)
+DECIDING = ("tests/catalog/test_deciding.py",)
 JUDGING = ("tests/catalog/test_judging.py",)
 RUNS = ("tests/protocol/toolset/test_recipe_runs.py",)
 STORED = ("tests/storage/tools/test_toolsets.py",)
@@ -37,6 +38,27 @@ FAULTS_OF_TOOLSETS = (
         "status = Status.NEW if found is None",
         "status = Status.APPROVED if found is None",
         JUDGING,
+    ),
+    Fault(
+        "a rejection is obeyed only once somebody has judged by it",
+        "app/catalog/judging.py",
+        'if not pins or (tool in pins and pins[tool]["fingerprint"] == no):',
+        "if False:",
+        DECIDING,
+    ),
+    Fault(
+        "what was judged by what is no longer said is stored",
+        "app/storage/tools/approvals.py",
+        "if (found.pin, found.pin_minor) != (said.policy, said.minor) or {tuple(row) for row in rows} != before:",
+        "if False:",
+        ("tests/storage/tools/test_approvals.py",),
+    ),
+    Fault(
+        "what is approved is what is offered only since it was looked at",
+        "app/catalog/deciding.py",
+        "looked_at = row.revision  # not what it offers only since",
+        "pass",
+        DECIDING,
     ),
     Fault(
         "the policy of a backend withholds nothing",
