@@ -256,7 +256,7 @@ class Catalog:
         try:
             await self._read_again(key)
         except GatewayError:
-            self.changed_elsewhere(key)
+            self.changed_elsewhere(key, is_shown=True)
             raise
 
     async def approvals(self, key: Key) -> Approvals:
@@ -273,9 +273,10 @@ class Catalog:
 
     # --- in the background
 
-    def changed_elsewhere(self, key: Key) -> None:
-        """Another node may have stored something: it is read again soon."""
-        if key in self._entries and len(self._outdated) < MAX_DOUBTS:
+    def changed_elsewhere(self, key: Key, *, is_shown: bool) -> None:
+        """Another node may have stored something: it is read again soon, if it is cached, or shown in open sessions:
+        they read nothing themselves, and would not hear of what was dropped from the cache meanwhile."""
+        if is_shown or (key in self._entries and len(self._outdated) < MAX_DOUBTS):
             self._outdated[key] = None
             self._has_doubts.set()
 

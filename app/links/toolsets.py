@@ -47,8 +47,8 @@ class Offers(Protocol):
     async def withheld(self, key: Key, offer: Offer) -> Mapping[str, str]:
         """Which tools of what a session's own process offers are neither shown nor called there, and why."""
 
-    def changed_elsewhere(self, key: Key) -> None:
-        """Another node may have stored something about this backend."""
+    def changed_elsewhere(self, key: Key, *, is_shown: bool) -> None:
+        """Another node may have stored something about this backend. `is_shown`: open sessions have to know of it."""
 
     def problem(self, key: Key) -> str | None:
         """Why the backend did not say what it offers, in words."""
@@ -207,12 +207,13 @@ class Toolsets:
 
     def changed_elsewhere(self, key: Key) -> None:
         """Another node may have stored something about this backend."""
-        self._offers.changed_elsewhere(key)
+        is_shown = any(key in keys for _, keys in self._links.values())
+        self._offers.changed_elsewhere(key, is_shown=is_shown)
 
     def anything_may_have_changed(self) -> None:
         """What open sessions show is read again soon."""
         for key in dict.fromkeys(key for _, keys in self._links.values() for key in keys):
-            self._offers.changed_elsewhere(key)
+            self._offers.changed_elsewhere(key, is_shown=True)
 
     def removed(self, key: Key) -> None:
         """The toolset is no more: another one of its name begins anew."""

@@ -282,7 +282,7 @@ class Offers:
     async def withheld(self, key: tuple[str, str], offer: Offer) -> dict[str, str]:
         return {}
 
-    def changed_elsewhere(self, key: tuple[str, str]) -> None:
+    def changed_elsewhere(self, key: tuple[str, str], *, is_shown: bool) -> None:
         """There are no others."""
 
     async def approvals(self, key: tuple[str, str]) -> Approvals:

@@ -76,10 +76,10 @@ async def test_what_changes_while_something_is_read_again_is_read_again_too(rig:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.catalog.run)
         rig.store.row = row(2)
-        rig.catalog.changed_elsewhere(KEY)
+        rig.catalog.changed_elsewhere(KEY, is_shown=False)
         await rig.store.until_asked(2)
         rig.store.row = row(3)
-        rig.catalog.changed_elsewhere(KEY)
+        rig.catalog.changed_elsewhere(KEY, is_shown=False)
         rig.store.reads[1].set()
         await rig.store.until_asked(3)
         rig.store.reads[2].set()
@@ -113,7 +113,7 @@ async def test_what_cannot_be_read_again_is_read_until_it_can_as_open_sessions_r
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.catalog.run)
         rig.store.row = replace(row(1), policy="block")
-        rig.catalog.changed_elsewhere(KEY)
+        rig.catalog.changed_elsewhere(KEY, is_shown=False)
         with anyio.fail_after(20):
             while not rig.changes[1:]:
                 await anyio.sleep(0.01)
@@ -122,3 +122,18 @@ async def test_what_cannot_be_read_again_is_read_until_it_can_as_open_sessions_r
     assert known is not None
     assert list(known.withheld) == ["tool_1"]
     assert rig.store.failures == 0
+
+
+async def test_what_open_sessions_show_is_read_again_though_it_is_no_longer_cached(rig: Rig):
+    rig.store.is_late = False
+    rig.catalog._drop(KEY)
+    rig.store.row = row(2)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.run)
+        rig.catalog.changed_elsewhere(KEY, is_shown=False)
+        await anyio.wait_all_tasks_blocked()
+        assert rig.changes == [KEY]
+        rig.catalog.changed_elsewhere(KEY, is_shown=True)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert (rig.revision(), rig.changes) == (2, [KEY, KEY])

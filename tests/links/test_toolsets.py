@@ -20,7 +20,7 @@ class Offers:
 
     def __init__(self) -> None:
         self.known = Known(offer("any", tools=[tool("say", description="x" * 1000)]))
-        self.read_again: list[tuple[str, str]] = []
+        self.read_again: list[tuple[tuple[str, str], bool]] = []
 
     async def of_members(self, tenant, backends):
         return self.cached(tenant, backends)
@@ -28,8 +28,8 @@ class Offers:
     def cached(self, tenant, backends):
         return [self.known for _ in backends]
 
-    def changed_elsewhere(self, key):
-        self.read_again.append(key)
+    def changed_elsewhere(self, key, *, is_shown):
+        self.read_again.append((key, is_shown))
 
     def doubt(self, key):
         raise AssertionError
@@ -90,5 +90,7 @@ async def test_what_open_sessions_show_is_read_again_where_notices_may_have_been
     async with anyio.create_task_group() as tasks:
         links = [await toolsets.lease(of(name), None, None, tasks) for name in ("a", "b")]
     toolsets.anything_may_have_changed()
-    assert toolsets._offers.read_again == [("acme", "m")]
+    toolsets.changed_elsewhere(("acme", "m"))
+    toolsets.changed_elsewhere(("acme", "other"))
+    assert toolsets._offers.read_again == [(("acme", "m"), True), (("acme", "m"), True), (("acme", "other"), False)]
     assert len(links) == 2
