@@ -26,6 +26,7 @@ from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
 from app.node.certificate_files import read_certificate
+from app.node.hangup import Hangup
 from app.node.listeners import listen, share_port
 from app.node.stopping import StopProgress, drain_words
 from app.spawner.syscalls import refuse_inspection
@@ -48,8 +49,7 @@ _CHILD = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
     "from app.cli import main; sys.exit(main())"
 )
-_READY = b"listening on "
-_QUESTION = b"?"  # a node sends it back, or how many calls it has once it stops
+_READY, _QUESTION = b"listening on ", b"?"  # a node sends the question back, or how many calls it has once it stops
 _HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing and restarting it"
 
 log = logging.getLogger(__name__)
@@ -156,14 +156,17 @@ class _Fleet:
         return 0 if all(member.is_well for member in self._members) else 1
 
     async def _pass_signals_on(self) -> None:
-        reads_again = [] if self._settings.tls_cert is None else [signal.SIGHUP]
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *reads_again) as signals:
+        hangup = Hangup(read_again=self._read_again if self._settings.tls_cert else None, stop=self.stop)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
                 if number == signal.SIGHUP:
-                    for member in self._members:
-                        member.read_certificate_again()
+                    hangup.take()
                 else:
                     self.stop(number)
+
+    def _read_again(self) -> None:
+        for member in self._members:
+            member.read_certificate_again()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Passes the signal to every node, and starts none any more. A second one makes them stop at once."""

@@ -3,7 +3,7 @@
 On SIGTERM or SIGINT the node is no longer ready, and tells the other nodes; for DRAIN_DELAY_S it still accepts
 everything; then no new sessions, calls in flight finish (at most DRAIN_S), sessions go to other nodes or end, streams
 end, the listeners close once no other node waits, forwarded requests finish, processes stop, exit 0. A second signal
-cuts this short.
+cuts this short. SIGHUP: see `hangup`.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from app.node.application import create_app
 from app.node.certificate_files import CertificateFiles, read_certificate
 from app.node.demo import set_up_demo
 from app.node.gateway import Gateway, open_gateway
+from app.node.hangup import Hangup
 from app.node.listeners import BACKLOG, from_here, listen, listen_inside, own_url, share_port, take_all, url_of
 from app.node.stopping import StopProgress, drain_words
 from app.peers.passing import Kind
@@ -200,8 +201,9 @@ class _Node:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, progress)
-        if self.certificate is not None:
-            loop.add_signal_handler(signal.SIGHUP, self.certificate.read_again)
+        read_again = None if self.certificate is None else self.certificate.read_again
+        hangup = Hangup(read_again=read_again, stop=partial(self._signalled, progress))
+        loop.add_signal_handler(signal.SIGHUP, hangup.take)
         if self.is_member:
             loop.add_reader(LIFELINE, self._answer_parent)
         async with open_gateway(self.settings, self.node_id, self.certificate) as gateway:

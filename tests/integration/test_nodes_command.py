@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -162,6 +163,15 @@ async def test_a_node_that_hangs_is_replaced_and_then_every_new_connection_is_an
             some.stop()
             some.stop()
     assert not members()
+
+
+async def test_without_tls_sighup_is_ignored_once_for_all_nodes(fleet: Gateway) -> None:
+    before = nodes(fleet)
+    os.kill(fleet.pid, signal.SIGHUP)
+    await until(lambda: "no TLS certificate to read again" in fleet.log.read_text())
+    os.kill(before[0].pid, signal.SIGHUP)  # as `systemctl kill` does
+    await until(lambda: fleet.log.read_text().count("no TLS certificate to read again") == 2)
+    assert nodes(fleet) == before
 
 
 async def test_after_the_first_signal_nothing_is_refused_for_drain_delay_and_the_second_one_ends_it(
