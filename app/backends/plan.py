@@ -8,7 +8,7 @@ from dataclasses import dataclass
 REFILL_QUIET_S = 0.2  # from the last lease to the next refill: a burst of callers gets the processor to itself
 REFILL_SPACING_S = 0.2  # between two refills
 REFILL_WITHIN_S = 5.0  # how long callers, and the calls of a busy node, may put off the next one
-BUSY_LOOK_S = 0.5  # between two looks whether the node is busy
+BUSY_LOOK_S = 0.5  # between two looks whether the node is busy, or short of descriptors
 
 Key = tuple[str, str]
 
@@ -54,6 +54,7 @@ class NodeNumbers:
     stopping: int = 0
     max_starting: int = 8
     is_busy: bool = False  # with what sessions ask
+    is_short: bool = False  # of something that comes back without a word: it is looked at again
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,10 @@ class _Planner:
             self.look_again_at = min(self.look_again_at or at, at)
 
     def _node_is_full(self) -> bool:
-        return self._view.node.alive + self._new.total() >= self._view.node.limit
+        is_full = self._view.node.alive + self._new.total() >= self._view.node.limit
+        if is_full and self._view.node.is_short:
+            self._look_again(self._view.now + BUSY_LOOK_S)
+        return is_full
 
     def _all_starters_are_busy(self) -> bool:
         return self._view.node.starting + self._new.total() >= self._view.node.max_starting

@@ -39,6 +39,7 @@ __all__ = ["Lease", "PoolOptions", "ProcessPool"]
 
 Waits = Callable[[BackendSpec], AbstractContextManager[Callable[[BackendProcess], None]]]
 
+NO_LIMIT = 1 << 30
 _NEVER_S = 3600.0  # longer than any caller waits
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class ProcessPool:
             be more to end.
         waits: around the wait of each caller that finds no warm process, who tells which one it has got.
         is_busy: whether the node has so much to answer that warm processes should be started later.
+        room: for how many more processes it has descriptors, beside those that are starting.
     """
 
     def __init__(  # noqa: PLR0913 - once, of parts
@@ -70,6 +72,7 @@ class ProcessPool:
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
         waits: Waits | None = None,
         is_busy: Callable[[], bool] = lambda: False,
+        room: Callable[[int], int] = lambda starting: NO_LIMIT,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -81,7 +84,7 @@ class ProcessPool:
         self._clock, self._waits = clock, waits
         self._waiting = WaitingCallers()
         self._inventory = Inventory(clock)
-        self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets, is_busy)
+        self._limits = PoolLimits(options or PoolOptions(), self._inventory, metrics, budgets, is_busy, room)
         self._deaths = EarlyDeaths(self._waiting, self.failures, metrics, clock, partial(Breaker, chance))
         self._planning = PlanTimer(self._carry_out_plan, clock)
         self._sizing = WarmSizing(self._inventory, self._planning, self._limits.options.warm_bytes, metrics)

@@ -56,8 +56,10 @@ class PoolLimits:
         metrics: Metrics,
         budgets: Budgets,
         is_busy: Callable[[], bool],
+        room: Callable[[int], int],
     ) -> None:
-        self.options, self._is_busy = options, is_busy
+        """`is_busy`, `room`: see ProcessPool."""
+        self.options, self._is_busy, self._room = options, is_busy, room
         self._inventory, self._budgets = inventory, budgets
         self._rate_limited = metrics.rate_limited
 
@@ -83,6 +85,8 @@ class PoolLimits:
         if reached is None and held_back is not None:
             return self._held_back(waiter.tenant, waited, *held_back)
         reached = reached or self._reached_on_node()
+        if reached is None and self._inventory.alive >= self._most():
+            return BackendBusy(f"{waited}: this node has few file descriptors left")
         if reached is None:
             return BackendBusy(f"{waited}: processes take long to start, or many are being started")
         self._rate_limited.labels(reached.name).inc()
@@ -121,17 +125,19 @@ class PoolLimits:
         stopping = [holding for process, holding in held if process.is_stopping()]
         of_tenants = Counter(each.stock.spec.tenant for each in stopping if each.lease is not None)
         of_backends = Counter(each.stock.spec.key for each in stopping)
-        keys = self._concerned(waiting)
         allowed = {each.tenant: each.limits.processes for each in waiting}
+        most = self._most()
+        keys = self._concerned(waiting, most)
         return plan.View(
             now=now,
             node=plan.NodeNumbers(
-                limit=self.options.max_processes,
+                limit=most,
                 alive=inventory.alive,
                 starting=inventory.starting,
                 stopping=len(stopping),
                 max_starting=self.options.max_starting,
                 is_busy=self._is_busy(),
+                is_short=most < self.options.max_processes,
             ),
             tenants={
                 tenant: self._numbers(tenant, allowed.get(tenant), of_tenants[tenant], now)
@@ -145,9 +151,13 @@ class PoolLimits:
         starts_left, next_in_s = self._budgets.allowance(tenant)
         return plan.TenantNumbers(limit, self._inventory.used_of(tenant), stopping, starts_left, now + next_in_s)
 
-    def _concerned(self, waiting: list[Waiter]) -> set[plan.Key]:
+    def _most(self) -> int:
+        """How many processes the node may have now."""
+        return min(self.options.max_processes, self._inventory.alive + self._room(self._inventory.starting))
+
+    def _concerned(self, waiting: list[Waiter], most: int) -> set[plan.Key]:
         """The backends that a plan looks at: on a full node also those whose warm processes could make room."""
         keys = {each.stock.spec.key for each in waiting} | self._inventory.unsettled
-        if waiting and self._inventory.alive >= self.options.max_processes:
+        if waiting and self._inventory.alive >= most:
             keys.update(key for key, stock in self._inventory.stocks.items() if stock.warm)
         return keys

@@ -5,7 +5,6 @@ never is. What unauthenticated clients send is parsed, and their requests are st
 """
 
 import asyncio
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,8 +15,8 @@ from typing import Protocol
 
 from app.edge.refusals import ADDRESS_LIMIT, CONNECTION_LIMIT, DESCRIPTORS_SHORT, MADE_ROOM, Refusal
 from app.http.client_address import TrustedProxies, is_loopback, limited_address
+from app.limits.descriptors import NO_LIMIT, for_connections
 
-NO_LIMIT = 1 << 30
 MAX_NODES = 1_000
 TURNS_PER_ROUND = 2
 PIECE_BYTES = 16 << 10  # read of an unauthenticated client, and parsed of any client, in one go
@@ -29,11 +28,13 @@ LEAST_RESERVE, MOST_RESERVE = 32, 1_024  # descriptors
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """`descriptors`: connections get no descriptor from this number on; those are for backends, Redis, the database."""
+    """`descriptors`: where a connection gets one from this number on, idle ones of unauthenticated clients are closed.
+    `last_descriptor`: none gets one from this number on."""
 
     connections: int = NO_LIMIT
     per_address: int = NO_LIMIT
     descriptors: int = NO_LIMIT
+    last_descriptor: int = NO_LIMIT
     handshake_s: float = 10.0  # from the connection, where the gateway serves TLS
     head_s: float = 10.0  # from the connection or its handshake, or from the first byte of a later head
     idle_s: float = 30.0
@@ -44,19 +45,11 @@ class ConnectionLimits:
     lingering_s: float = 1.0  # for the client to read a refusal
 
 
-def descriptors_for_connections(limit: int) -> int:
-    """All but a quarter of what the process may open; the reserve has bounds."""
-    return limit - max(LEAST_RESERVE, min(MOST_RESERVE, limit // 4))
-
-
-def free_descriptor() -> int:
-    """The number that the next descriptor will get."""
-    try:
-        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return NO_LIMIT
-    os.close(number)
-    return number
+def descriptors_for_connections(limit: int) -> tuple[int, int]:
+    """`descriptors` and `last_descriptor` where the process may open so many. Unauthenticated clients leave a quarter,
+    with bounds, to sessions."""
+    last = for_connections(limit)
+    return min(last, limit - max(LEAST_RESERVE, min(MOST_RESERVE, limit // 4))), last
 
 
 class Connection(Protocol):
@@ -118,7 +111,7 @@ class Connections:
         if counted is not None and not self.take(counted):
             return ADDRESS_LIMIT
         refusal = self._is_full(descriptor)
-        if refusal is not None and not self._make_room():
+        if refusal is not None and not self._make_room() and not self._fits(refusal, descriptor):
             self.give_back(counted)
             return refusal
         self._open[connection] = counted
@@ -216,14 +209,18 @@ class Connections:
             self._make_room()
 
     def _is_full(self, descriptor: int) -> Refusal | None:
+        if len(self._open) >= self.limits.connections:
+            return CONNECTION_LIMIT
         if descriptor >= self.limits.descriptors:
             # The lowest free descriptor is given first, so all below are taken. Freed ones below would be reused
             # without reaching this number again: so the present count is the limit until the next sweep.
             self._most = min(self._most, len(self._open))
             return DESCRIPTORS_SHORT
-        if len(self._open) >= self._most:
-            return CONNECTION_LIMIT if self._most == self.limits.connections else DESCRIPTORS_SHORT
-        return None
+        return DESCRIPTORS_SHORT if len(self._open) >= self._most else None
+
+    def _fits(self, refusal: Refusal, descriptor: int) -> bool:
+        """Whether a connection for which nobody makes room gets one of the descriptors that sessions leave to it."""
+        return refusal is DESCRIPTORS_SHORT and descriptor < self.limits.last_descriptor
 
     def _make_room(self) -> bool:
         """Closes the dispensable connections that have been idle for longest; False if there is none."""

@@ -14,6 +14,7 @@ import anyio
 
 from app.errors import Overloaded
 from app.limit_reached import LimitReached
+from app.limits.descriptors import for_sessions
 from app.limits.machine import Machine, Use
 from app.limits.retry_after import RetryAfter
 from app.metrics import Metrics
@@ -41,7 +42,7 @@ class Marks:
     """The measures from which on new sessions, and calls, are refused."""
 
     lag_s: float = 1.0
-    sessions_share: float = 0.85  # of memory and of descriptors
+    sessions_share: float = 0.85  # of memory; of descriptors too, unless too few would be left for connections
     calls_share: float = 0.95
 
 
@@ -58,17 +59,17 @@ class Level:
     """The level of one measure: at SESSIONS new sessions are refused, at CALLS calls too. It rises at once, and falls
     when the measure has been below RELAX of the mark for HOLD_S. Pure."""
 
-    __slots__ = ("_calm_since", "_marks", "level")
+    __slots__ = ("_calm_since", "level", "marks")
 
     def __init__(self, sessions_at: float, calls_at: float) -> None:
-        self._marks = (sessions_at, max(sessions_at, calls_at))
+        self.marks = (sessions_at, max(sessions_at, calls_at))
         self._calm_since: float | None = None
         self.level = 0
 
     def look(self, measure: float, now: float) -> int:
         """The level after this measurement."""
-        passed = sum(measure >= mark for mark in self._marks)
-        near = min(self.level, sum(measure > mark * RELAX for mark in self._marks))
+        passed = sum(measure >= mark for mark in self.marks)
+        near = min(self.level, sum(measure > mark * RELAX for mark in self.marks))
         if passed >= self.level or near == self.level:
             self.level, self._calm_since = max(passed, self.level), None
         elif self._calm_since is None:
@@ -87,10 +88,13 @@ class Overload:
         marks: Marks = Marks(),
         *,
         machine: Machine | None = None,
+        due: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        """`due`: as in `ProcessRoom`."""
         self._metrics, self._marks, self._machine, self._clock = metrics, marks, machine or Machine(), clock
+        self._count_due, self._due = due, 0
         shares = marks.sessions_share, marks.calls_share
         self._levels: dict[MarkName, Level] = {
             "loop_lag": Level(marks.lag_s, marks.lag_s * CALLS_LAG),
@@ -126,6 +130,10 @@ class Overload:
         """Measures memory and descriptors, and updates the gauges."""
         metrics = self._metrics
         self.memory, self.descriptors = self._machine.memory(), self._machine.descriptors()
+        if limit := self.descriptors.limit:
+            sessions_at = for_sessions(limit, self._marks.sessions_share) / limit
+            self._levels["descriptors"].marks = (sessions_at, max(sessions_at, self._marks.calls_share))
+            self._due = self._count_due()
         metrics.loop_lag_seconds.set(self.lag_s)
         metrics.memory_used_bytes.set(self.memory.used)
         metrics.memory_limit_bytes.set(self.memory.limit)
@@ -137,7 +145,7 @@ class Overload:
         measures: dict[MarkName, float] = {
             "loop_lag": self.lag_s,
             "memory": self.memory.share,
-            "descriptors": self.descriptors.share,
+            "descriptors": Use(self.descriptors.used + self._due, self.descriptors.limit).share,
         }
         passed = {mark: self._levels[mark].look(measure, now) for mark, measure in measures.items()}
         sessions, calls = self._first(passed, SESSIONS), self._first(passed, CALLS)
@@ -153,12 +161,14 @@ class Overload:
         if mark == "loop_lag":
             words = f"the event loop is {self.lag_s:.1f} s late"
             return Passed(mark, words, marks.lag_s * (CALLS_LAG if level == CALLS else 1), round(self.lag_s, 3))
-        share = marks.calls_share if level == CALLS else marks.sessions_share
+        share = self._levels[mark].marks[level - 1]
         if mark == "memory":
             use, words = self.memory, f"{self.memory.share:.0%} of memory is used"
         else:
             use = self.descriptors
             words = f"{use.used} of {use.limit} file descriptors are used"
+            if self._due and level == SESSIONS:
+                use, words = Use(use.used + self._due, use.limit), f"{words}, and {self._due} are kept for connections"
         return Passed(mark, words, round(share * 100, 1), round(use.share * 100, 1))
 
     # --- admitting

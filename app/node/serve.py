@@ -14,7 +14,6 @@ import importlib.util
 import logging
 import math
 import os
-import resource
 import signal
 import socket
 import time
@@ -30,11 +29,12 @@ import uvloop
 from app import logs
 from app.config.data_directory import say_where_data_is
 from app.config.settings import Settings
-from app.edge.connections import ConnectionLimits, Connections, descriptors_for_connections, free_descriptor
+from app.edge.connections import ConnectionLimits, Connections, descriptors_for_connections
 from app.edge.handshake import Handshake
 from app.edge.uvicorn_protocol import HttpProtocol
 from app.http.client_address import TrustedProxies
 from app.http.scope import BY_NODE, LET_IN
+from app.limits.descriptors import free_descriptor, soft_limit
 from app.metrics import Metrics
 from app.node.application import create_app
 from app.node.certificate_files import CertificateFiles, read_certificate
@@ -332,10 +332,12 @@ class _Node:
 
 def _connections(settings: Settings, metrics: Metrics) -> Connections:
     """The limits of connections; fewer than MAX_CONNECTIONS where the limit on open files is too low for them."""
+    descriptors, last_descriptor = descriptors_for_connections(soft_limit())
     limits = ConnectionLimits(
         connections=settings.max_connections,
         per_address=settings.max_connections_per_address,
-        descriptors=descriptors_for_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        descriptors=descriptors,
+        last_descriptor=last_descriptor,
     )
     thinned = logs.Thinned(log)
 

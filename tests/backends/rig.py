@@ -40,6 +40,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
         reclaim: Any = lambda spec, count: 3600.0,
         clock: Callable[[], float] = time.monotonic,
         is_busy: Callable[[], bool] = lambda: False,
+        room: Callable[[int], int] = lambda starting: 1000,
         **fields: Any,
     ) -> ProcessPool:
         pool = ProcessPool(
@@ -50,6 +51,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
             prepare=prepare,
             reclaim=reclaim,
             is_busy=is_busy,
+            room=room,
             clock=clock,
             chance=lambda: 0.5,
         )

@@ -207,3 +207,10 @@ def test_refilling_waits_for_the_tenants_rate_and_not_for_that_of_others():
 def test_what_no_time_brings_back_is_not_waited_for():
     made = decide({A: BackendNumbers(10)}, [A], tenants=starts(0, math.inf))
     assert (made.actions, made.look_again_at) == ([], None)
+
+
+def test_what_the_node_is_short_of_is_looked_at_again() -> None:
+    short = NodeNumbers(limit=3, alive=3, is_short=True)
+    assert decide({A: BackendNumbers(9)}, [A], node=short).look_again_at is not None
+    assert decide({A: BackendNumbers(9, warm_target=1)}, node=short).look_again_at is not None
+    assert decide({A: BackendNumbers(9)}, [A], node=NodeNumbers(limit=3, alive=3)).look_again_at is None

@@ -506,3 +506,23 @@ async def test_warm_processes_that_are_evicted_or_stopped_are_not_early_deaths(m
     for version in range(1, 8):
         await fill(pool, spec_of("echo", warm=1, version=version))
     assert running.value("trunkline_breaker_open") == 0
+
+
+async def test_without_descriptors_for_a_process_callers_wait_until_there_are_some(make_pool):
+    left = [1]
+    pool = await make_pool(room=lambda starting: left[0] - starting)
+    first = await pool.lease(spec_of("echo"), NO_LIMITS)
+    left[0] = 0
+    async with anyio.create_task_group() as tasks:
+        done = []
+        await start_waiting(tasks, pool, spec_of("echo"), done, "second")
+        assert total(pool, "leased") == 1
+        left[0] = 1  # nobody tells the pool
+    assert [name for name, _ in done] == ["second"]
+    first.release("done")
+
+
+async def test_who_waited_in_vain_hears_that_descriptors_are_short(make_pool):
+    pool = await make_pool(room=lambda starting: 0, deadline_s=0.05)
+    with pytest.raises(BackendBusy, match="few file descriptors left"):
+        await pool.lease(spec_of("echo"), NO_LIMITS)

@@ -86,7 +86,7 @@ def test_the_longest_idle_that_may_go_makes_room() -> None:
 
 
 def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() -> None:
-    among = connections(descriptors=100, per_address=5)
+    among = connections(descriptors=100, last_descriptor=100, per_address=5)
     stranger = Line()
     assert admit(among, stranger, descriptor=99) is None
     assert admit(among, Line(is_dispensable=False), descriptor=100) is None
@@ -99,7 +99,7 @@ def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() 
 
 def test_descriptors_that_are_given_back_are_not_filled_beyond_what_there_was_room_for() -> None:
     free = [0]
-    among = Connections(ConnectionLimits(descriptors=100), free_descriptor=lambda: free[0])
+    among = Connections(ConnectionLimits(descriptors=100, last_descriptor=100), free_descriptor=lambda: free[0])
     for number in range(50):
         assert admit(among, Line(since=number)) is None
     assert admit(among, Line(since=50), descriptor=100) is None  # now it is known that there is room for fifty
@@ -124,11 +124,25 @@ def test_a_full_node_makes_room_for_many_at_once() -> None:
     assert [bool(each.given_up) for each in lines] == [True] * 10 + [False] * 630
 
 
-def test_a_quarter_of_the_descriptors_is_not_for_connections() -> None:
-    assert descriptors_for_connections(256) == 192
-    assert descriptors_for_connections(1024) == 768
-    assert descriptors_for_connections(20_000) == 18_976
-    assert descriptors_for_connections(64) == 32
+def test_a_quarter_of_the_descriptors_is_not_for_strangers_and_a_part_for_no_connection() -> None:
+    assert descriptors_for_connections(256) == (192, 240)
+    assert descriptors_for_connections(1024) == (768, 960)
+    assert descriptors_for_connections(10_000) == (8_976, 9_375)
+    assert descriptors_for_connections(65_536) == (61_440, 61_440)
+    assert descriptors_for_connections(64) == (32, 57)
+
+
+def test_when_strangers_have_gone_connections_get_descriptors_that_sessions_leave_to_them() -> None:
+    among = connections(descriptors=100, last_descriptor=120, connections=4)
+    stranger = Line()
+    assert admit(among, stranger, descriptor=99) is None
+    assert admit(among, Line(is_dispensable=False), descriptor=100) is None
+    assert stranger.given_up == ["made_room"]
+    assert admit(among, Line(is_dispensable=False), descriptor=119) is None
+    assert admit(among, Line(is_dispensable=False), descriptor=120) == "descriptors_short"
+    assert admit(among, Line(is_dispensable=False), descriptor=3) is None
+    assert admit(among, Line(is_dispensable=False), descriptor=4) is None
+    assert admit(among, Line(is_dispensable=False), descriptor=5) == "connection_limit"
 
 
 def test_requests_through_a_proxy_count_for_the_client_behind_it() -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.integration.test_isolation import Findings
 from tests.integration.wire import Wire, initialize, rpc
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 CALLS = 5
 LOAD = 12  # processes that want a core, those included that others have on this machine
 PATIENCE_S = 90.0  # a client's, with one request: as long as it may wait here for Redis, a process and its answer
@@ -82,6 +83,44 @@ async def test_descriptors_that_run_out_cost_new_sessions_first_and_calls_last(a
         assert shed['trunkline_shed_total{mark="descriptors",what="session"}'] >= 1
         assert shed['trunkline_shed_total{mark="descriptors",what="call"}'] >= 1
         assert set((await http.get(gateway.url + "/readyz")).json()["degraded"]) == set()
+
+
+class FewDescriptors(Gateway):
+    FIRST = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))"
+
+
+async def test_sessions_that_fill_a_node_are_reached_over_new_connections(tmp_path: Path) -> None:
+    with running_gateway(tmp_path / "data", FewDescriptors, POOL_WAIT_S="2") as gateway:
+        endpoint = gateway.endpoint(ECHO)
+        opened: list[str] = []
+        refused = Counter[str]()
+
+        async def come(_: int) -> None:
+            async with httpx2.AsyncClient(timeout=60) as http:
+                session = Wire(http, endpoint)
+                if (answer := await session.post(initialize())).status_code != 200:
+                    refused[answer.json()["error"]["data"]["reason"]] += 1
+                    return
+                session.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
+                assert (await session.post(INITIALIZED)).status_code == 202
+                opened.append(session.headers["Mcp-Session-Id"])
+
+        for _ in range(5):  # crowds, between which all connections end
+            async with anyio.create_task_group() as tasks:
+                for number in range(12):
+                    tasks.start_soon(come, number)
+        assert len(opened) > 10, refused
+        assert refused["overloaded"] > 10
+        assert set(refused) <= {"overloaded", "backend_busy"}
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(httpx2.AsyncClient(timeout=60)) for _ in opened]
+            for http, session_id in zip(clients, opened, strict=True):  # all of them at the same time
+                session = Wire(http, endpoint)
+                session.headers["Mcp-Session-Id"] = session_id
+                assert await session.call("echo", text="still here") == "still here"
+            for path in ("/livez", "/readyz"):
+                assert httpx2.get(gateway.url + path, timeout=30).status_code == 200
+            assert (await session.close()).status_code in (200, 204)
 
 
 @contextmanager

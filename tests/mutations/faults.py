@@ -468,8 +468,8 @@ FAULTS = (
     Fault(
         "a node starts one process more than it may",
         "app/backends/plan.py",
-        "return self._view.node.alive + self._new.total() >= self._view.node.limit",
-        "return self._view.node.alive + self._new.total() > self._view.node.limit",
+        "is_full = self._view.node.alive + self._new.total() >= self._view.node.limit",
+        "is_full = self._view.node.alive + self._new.total() > self._view.node.limit",
         PLAN,
     ),
     Fault(

@@ -233,8 +233,15 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "there is one connection more than there may be",
         "app/edge/connections.py",
-        "if len(self._open) >= self._most:",
-        "if len(self._open) > self._most:",
+        "if len(self._open) >= self.limits.connections:",
+        "if len(self._open) > self.limits.connections:",
+        PLACES,
+    ),
+    Fault(
+        "connections take the last descriptors",
+        "app/edge/connections.py",
+        "refusal is DESCRIPTORS_SHORT and descriptor < self.limits.last_descriptor",
+        "refusal is DESCRIPTORS_SHORT",
         PLACES,
     ),
     Fault(

@@ -14,12 +14,14 @@ from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.domain import Limits
 from app.errors import SettingsError
+from app.limits.descriptors import ProcessRoom
 from app.limits.loop_use import LoopUse
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.links.toolsets import Toolsets
+from app.metrics import Metrics
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
@@ -92,6 +94,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         reclaim=Reclaiming(opening.sessions, opening.standstill, opening.parking).reclaim,
         waits=None if opening.tracer is None else partial(waiting_for_a_process, opening.tracer),
         is_busy=LoopUse().is_busy,
+        room=ProcessRoom(settings.shed_sessions_percent / 100, due=lambda: due_to_clients(pool, metrics)).left,
     )
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
@@ -104,6 +107,11 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     return Processes(
         sandboxes, supervisor, budgets, memory, failures, pool, upstreams, leasing, catalog, knowledge, toolsets
     )
+
+
+def due_to_clients(pool: ProcessPool, metrics: Metrics) -> int:
+    """How many descriptors are kept so that the client of each process can connect again."""
+    return max(0, sum(pool.used().values()) - metrics.connections_open())
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

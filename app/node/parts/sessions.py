@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app import __version__
+from app.backends.pool import ProcessPool
 from app.calls.history import CallHistory
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
@@ -15,7 +16,7 @@ from app.limits.use_metrics import show_use
 from app.node.parts.credentials import Credentials
 from app.node.parts.kept_calls import KeptCalls, keep_calls
 from app.node.parts.opening import Opening
-from app.node.parts.processes import Processes
+from app.node.parts.processes import Processes, due_to_clients
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.parts.watching import Watched, watch
@@ -57,7 +58,7 @@ async def open_sessions(
 ) -> Sessions:
     settings, metrics = opening.settings, opening.metrics
     routing, ownership, pool = routes.routing, routes.ownership, processes.pool
-    overload = _overload(opening)
+    overload = _overload(opening, pool)
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
     durability = Durability(journals, processes.leasing.restore, adopt=opening.parking.adopt)
     inspecting = _inspecting(opening, records, credentials, processes)
@@ -113,10 +114,10 @@ async def open_sessions(
     )
 
 
-def _overload(opening: Opening) -> Overload:
+def _overload(opening: Opening, pool: ProcessPool) -> Overload:
     settings = opening.settings
     marks = Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100)
-    return Overload(opening.metrics, marks)
+    return Overload(opening.metrics, marks, due=partial(due_to_clients, pool, opening.metrics))
 
 
 def _inspecting(opening: Opening, records: Records, credentials: Credentials, processes: Processes) -> Inspecting:
