@@ -1,30 +1,35 @@
 """The command `trunkline`. Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings, 130 interrupted."""
 
 import os
-import sys
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from app.cli.parser import make_parser, parse
-from app.errors import GatewayError, InvalidRequest, SettingsError
+INTERRUPTED = 130
 
-__all__ = ["main", "make_parser"]
+__all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the process's exit code."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    with _ending_at_ctrl_c():  # importing takes a second
+        from app.cli.running import run  # noqa: PLC0415
     try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-    except SettingsError as error:
-        print(f"trunkline: {error}", file=sys.stderr)
-        return 2
-    except GatewayError as error:
-        print(f"trunkline: {error}" + (f" ({error.hint})" if error.hint else ""), file=sys.stderr)
-        return 2 if isinstance(error, InvalidRequest) else 1
+        return run(arguments)
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; Python must not report it again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+        return INTERRUPTED
+
+
+@contextmanager
+def _ending_at_ctrl_c() -> Iterator[None]:
+    """While nothing has begun Ctrl-C ends the process; an exception would be raised within whatever is imported."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,6 +19,7 @@ from app.errors import InvalidRequest
 from app.storage import ApiKeyRepository, Database, TenantRepository
 from app.storage.access.api_keys import MAX_KEYS_PER_TENANT
 from app.storage.secret_key import SecretKeyCheck
+from app.terminal.stdout import show_once
 
 DEFAULT_EXPIRY_DAYS = 90
 
@@ -40,11 +41,11 @@ def create_key(options: argparse.Namespace) -> int:
         await ApiKeyRepository(database).create(options.tenant, record, act=act)
 
     here.run(create)
-    if options.json:
-        shown = {"tenant": options.tenant, "scopes": sorted(scopes), "expires_at": expires_at.isoformat()}
-        print(json.dumps({"id": new.id, "key": new.text, **shown}))
-    else:
-        print(new.text)
+    undo = f"trunkline keys revoke {new.id} --tenant {options.tenant}"
+    shown = {"tenant": options.tenant, "scopes": sorted(scopes), "expires_at": expires_at.isoformat()}
+    text = json.dumps({"id": new.id, "key": new.text, **shown}) if options.json else new.text
+    show_once(text, f"the key {new.id}", undo)
+    if not options.json:
         print(
             f"This key of tenant {options.tenant} is shown once. Its id is {new.id}; "
             f"it expires on {expires_at:%Y-%m-%d}. Send it as: Authorization: Bearer <key>",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from app.cli.text import read_text
+from app.cli.files.text import read_text
 from app.errors import InvalidRequest
 
 MAX_FILE = 1024 * 1024

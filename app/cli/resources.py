@@ -19,6 +19,7 @@ from app.cli.rest import is_remote, open_rest, segment
 from app.cli.tables import one_line, record, table
 from app.errors import GatewayError, InvalidRequest
 from app.terminal.progress import Progress
+from app.terminal.stdout import show_once
 from app.terminal.text import printable
 
 ALL = "-"  # as the tenant: all of them, where the REST API allows it
@@ -194,7 +195,8 @@ def create_key(options: argparse.Namespace) -> int:
     if options.expires_days is not None:
         body["expires_at"] = _moment(datetime.now(UTC) + timedelta(days=options.expires_days))
     made = ask(options, "POST", _path(options), body)
-    return _print_key(options, made, f"This key of tenant {options.tenant} is shown once. {_facts_of(made)}.")
+    _show_key(options, made)
+    return _note_of_key(options, f"This key of tenant {options.tenant} is shown once. {_facts_of(made)}.")
 
 
 def rotate_key(options: argparse.Namespace) -> int:
@@ -203,10 +205,11 @@ def rotate_key(options: argparse.Namespace) -> int:
     with open_rest(options) as rest:
         old = rest.ask("GET", _path(options, options.id))
         made = rest.ask("POST", _path(options), _successor(old))
+        _show_key(options, made)
         if options.revoke:
             rest.ask("DELETE", _path(options, options.id))
     then = "is revoked." if options.revoke else "still works: once it is not used any more (last_used_at), revoke it."
-    return _print_key(options, made, f"This key is shown once. {_facts_of(made)}. {options.id} {then}")
+    return _note_of_key(options, f"This key is shown once. {_facts_of(made)}. {options.id} {then}")
 
 
 def _facts_of(made: Mapping[str, Any]) -> str:
@@ -231,11 +234,14 @@ def _moment(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _print_key(options: argparse.Namespace, made: Mapping[str, Any], note: str) -> int:
-    if options.json:
-        print_json(made)
-    else:
-        print(printable(str(made.get("key", ""))))
+def _show_key(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
+    text, name = json.dumps(made, indent=2) if options.json else str(made.get("key", "")), one_line(made.get("id"))
+    undo = f"trunkline keys revoke {name} --tenant {options.tenant}"
+    show_once(text if options.json else printable(text), f"the key {name}", undo)
+
+
+def _note_of_key(options: argparse.Namespace, note: str) -> int:
+    if not options.json:
         print(f"{printable(note)} Send it as: Authorization: Bearer <key>", file=sys.stderr)
     return 0
 

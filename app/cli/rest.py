@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 
+from app.cli.files.text import read_text
 from app.cli.tables import one_line
-from app.cli.text import read_text
 from app.client_config import endpoint
 from app.config.environment import PREFIX
 from app.config.hosts import is_loopback

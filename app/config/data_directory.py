@@ -28,8 +28,8 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
     Raises:
         SettingsError: the user has no home, or OLD_DATA_DIR belongs to another user.
     """
-    old = path(OLD_DATA_DIR)
-    if old.is_dir():
+    old = _old_data_dir()
+    if old is not None and old.is_dir():
         # Its owner decides which commands run; in a shared directory that could be anybody.
         if old.stat().st_uid != os.getuid():
             raise wrong("data_dir", f"{str(old)!r} belongs to another user; if you mean it, name it (--data-dir)")
@@ -45,7 +45,15 @@ def default_data_dir(environ: Mapping[str, str]) -> Path:
 
 def is_in_working_directory(data_dir: Path) -> bool:
     """Whether it is OLD_DATA_DIR, which takes precedence over the default."""
-    return data_dir == path(OLD_DATA_DIR)
+    return data_dir == _old_data_dir()
+
+
+def _old_data_dir() -> Path | None:
+    """None: the working directory was removed."""
+    try:
+        return path(OLD_DATA_DIR)
+    except ValueError:
+        return None
 
 
 def say_where_data_is(data_dir: Path) -> None:

@@ -47,7 +47,10 @@ def path(text: str) -> Path:
     """An absolute path; `~` is the user's home."""
     if "\0" in text:
         raise ValueError("a path cannot contain NUL characters")
-    return Path(text).expanduser().absolute()
+    try:
+        return Path(text).expanduser().absolute()
+    except FileNotFoundError:
+        raise ValueError("the working directory was removed: give an absolute path") from None
 
 
 def list_of(pattern: re.Pattern[str], example: str) -> Callable[[str], tuple[str, ...]]:

@@ -5,7 +5,6 @@ It serves nothing itself and knows nothing of sessions: what the nodes share is 
 """
 
 import logging
-import math
 import os
 import signal
 import socket
@@ -32,6 +31,7 @@ from app.node.stopping import StopProgress, drain_words
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
 from app.terminal.progress import Progress
+from app.terminal.stdout import announce
 
 START_S = 60.0  # a node that is not ready by then is killed, and counts as an early death
 AT_ONCE_S = 10.0  # a node that dies so soon after being ready will probably do so again: an early death
@@ -140,7 +140,7 @@ class _Fleet:
         self._failure: GatewayError | None = None
         self._announced, self.stopping = anyio.Event(), anyio.Event()
         self.environment = _environment(settings, count)
-        self.progress, self._stop_at = StopProgress(self._stop_words), math.inf
+        self.progress, self._stop_at = StopProgress(self._stop_words), float("inf")
 
     async def run(self) -> int:
         """Starts all nodes and waits for them; returns the exit status."""
@@ -199,13 +199,13 @@ class _Fleet:
             return
         host = f"[{self._host}]" if ":" in self._host else self._host
         scheme = "http" if self._settings.tls_cert is None else "https"
-        print(f"listening on {scheme}://{host}:{self._port}", flush=True)
+        announce(f"listening on {scheme}://{host}:{self._port}")
         self._announced.set()
 
     async def relay(self, text: bytes) -> None:
         """Prints the output of a ready node, the texts of the demo, after the address."""
         await self._announced.wait()
-        print(text.decode("utf-8", "replace"), end="", flush=True)
+        announce(text.decode("utf-8", "replace"), end="")
 
     def could_not_start(self, number: int) -> bool:
         """Stops all nodes if one ends before all were ready: the others would fail for the same reason."""

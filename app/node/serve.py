@@ -48,6 +48,7 @@ from app.routing.routes import new_node_id
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
 from app.terminal.progress import Progress
+from app.terminal.stdout import announce
 from app.transports.access_lines import AccessLines
 
 log = logging.getLogger(__name__)
@@ -324,10 +325,10 @@ class _Node:
         if self.settings.redis_url is not None:
             log.info("node %s is ready; others reach it at %s", self.node_id, self.settings.node_url)
         url = url_of(self.listeners[0], is_tls=self.certificate is not None)
-        print(f"listening on {url}", flush=True)
+        announce(f"listening on {url}")
         if self.demo:
             async for text in set_up_demo(gateway, self.settings.public_url or from_here(url)):
-                print(text, flush=True)
+                announce(text)
 
 
 def _connections(settings: Settings, metrics: Metrics) -> Connections:

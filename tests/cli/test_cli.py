@@ -189,3 +189,93 @@ def test_help_has_examples_and_every_scope(capsys):
             cli.main(arguments)
         assert caught.value.code == 0
         assert expected in capsys.readouterr().out
+
+
+# --- what a shell can do to a command
+
+
+def shell(line: str, *, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A line for bash in which `$T` is the command."""
+    program = str(Path(sys.executable).with_name("trunkline"))
+    env = {**os.environ, "T": program, **environ}
+    return subprocess.run(
+        ["bash", "-c", line], env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("$T version >/dev/full", "No space left on device"),
+        ("$T keys create --help >/dev/full", "No space left on device"),
+        ("$T version >&-", "it is closed"),
+        ("$T keys list --tenant default --json >&-", "it is closed"),
+    ],
+)
+def test_stdout_that_takes_nothing_is_one_line_and_exit_code_1(line, why):
+    done = shell(line)
+    said = [each for each in done.stderr.splitlines() if not each.startswith("trunkline: database ")]
+    assert (done.returncode, said) == (1, [f"trunkline: cannot write to stdout: {why}"])
+
+
+@pytest.mark.parametrize("where", [">/dev/full", ">&-", "--json >/dev/full"])
+def test_a_key_that_cannot_be_shown_is_named_with_how_to_remove_it(where):
+    done = shell(f"$T keys create --tenant default --scope mcp:connect {where}")
+    assert (done.returncode, done.stdout) == (1, "")
+    line = done.stderr.splitlines()[-1]
+    made = json.loads(run("keys", "list", "--tenant", "default", "--json").stdout)[0]["id"]
+    assert line.startswith(f"trunkline: the key {made} was made, and cannot be shown: stdout: ")
+    assert f"trunkline keys revoke {made} --tenant default" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_without_stderr_nothing_else_is_on_stdout():
+    done = shell("$T keys list --tenant default --json 2>&-")
+    assert (done.returncode, done.stdout) == (0, "[]\n")
+
+
+def test_names_that_stdout_has_no_letters_for_are_one_line(data_dir):
+    assert cli.main(["keys", "create", "--tenant", "default", "--scope", "mcp:connect", "--name", "mü"]) == 0
+    done = run("keys", "list", "--tenant", "default", PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [
+        "trunkline: cannot write to stdout: ascii has no '\\xfc' (set PYTHONIOENCODING=utf-8)"
+    ]
+
+
+def test_an_argument_that_is_not_text_is_one_line_and_exit_code_2():
+    done = shell("$T keys list --tenant $'a\\xfb'")
+    assert (done.returncode, done.stderr) == (2, "trunkline: the argument 'a\\udcfb' is not UTF-8 text\n")
+
+
+def test_a_working_directory_that_is_gone_matters_only_to_relative_paths(tmp_path):
+    gone = 'mkdir gone && cd gone && rmdir "$PWD" && $T keys list --tenant default'
+    assert shell(gone, cwd=tmp_path).returncode == 0
+    done = shell(f"{gone} --data-dir here", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "trunkline: TRUNKLINE_DATA_DIR: the working directory was removed: give an absolute path"
+    )
+    done = shell(f"unset TRUNKLINE_DATA_DIR; {gone}", cwd=tmp_path, HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "there is no database at" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("module", ["app.cli.parser", "sqlalchemy", "app.errors"])
+def test_ctrl_c_while_modules_are_imported_is_exit_code_130_without_a_word(module):
+    program = f"""
+import os, signal, sys
+class AtImport:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, AtImport())
+from app.cli import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", program, "version"]
+    done = subprocess.run(
+        command, cwd=Path(cli.__file__).parents[2], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -9,6 +9,7 @@ import pytest
 
 from app import cli
 from app.cli import database
+from app.cli.parser import make_parser
 from app.config.data_directory import default_data_dir
 from app.config.settings import Settings
 from app.errors import SettingsError
@@ -213,7 +214,7 @@ def test_doctor_misses_a_key_that_was_lost(elsewhere, monkeypatch, capsys):
 
 def test_why_a_directory_was_chosen_is_not_said_where_somebody_named_it(elsewhere, monkeypatch, capsys):
     monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(elsewhere / "named"))
-    options = cli.make_parser().parse_args(["keys", "list", "--tenant", "default"])
+    options = make_parser().parse_args(["keys", "list", "--tenant", "default"])
     database.say_which(options, database.settings_only_read(options))
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"trunkline: database {elsewhere}/named/trunkline.db; it does not exist yet"

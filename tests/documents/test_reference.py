@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import make_parser
+from app.cli.parser import make_parser
 from app.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]

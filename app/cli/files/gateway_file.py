@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind, TenantMembers
 from app.cli.files.strict_yaml import Text, Unreadable, read
-from app.cli.text import read_text
+from app.cli.files.text import read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
 from app.terminal.text import printable

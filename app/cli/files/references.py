@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.cli.text import read_text
+from app.cli.files.text import read_text
 from app.errors import InvalidRequest
 
 MAX_SECRET_BYTES = 64 * 1024
