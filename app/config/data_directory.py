@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.config.environment import wrong
+from app.config.hosts import SHOWN
 from app.config.parsers import SECRET_KEY_BYTES, path, secret_key
 
 OLD_DATA_DIR = "trunkline-data"  # in the working directory: the default of the first version, kept where it exists
@@ -73,7 +74,8 @@ def make_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise wrong("data_dir", f"cannot make {str(directory)!r}: {error.strerror}; set another (--data-dir)") from None
+        shown = repr(str(directory)[:SHOWN])
+        raise wrong("data_dir", f"cannot make {shown}: {error.strerror}; set another (--data-dir)") from None
 
 
 def kept_secret_key(data_dir: Path, database_url: str, *, make: bool) -> bytes:

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 
+SHOWN = 100  # characters of a value, in messages
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?", re.IGNORECASE)
@@ -16,7 +17,7 @@ def host(text: str) -> str:
     except ValueError:
         if _HOST_NAME.fullmatch(text):
             return text
-    raise ValueError(f"{text!r} is not an IP address or a host name")
+    raise ValueError(f"{text[:SHOWN]!r} is not an IP address or a host name")
 
 
 def node_name(text: str) -> str:
@@ -33,7 +34,7 @@ def networks(text: str) -> tuple[IpNetwork, ...]:
     try:
         return tuple(ipaddress.ip_network(item) for item in items if item)
     except ValueError as error:
-        raise ValueError(f"{error}; allowed are addresses and networks like 10.0.0.0/8") from None
+        raise ValueError(f"{str(error)[:SHOWN]}; allowed are addresses and networks like 10.0.0.0/8") from None
 
 
 def is_wildcard(host: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 SECRET_KEY_BYTES = 32
+LONGEST_S = 366 * 86_400  # of any wait: longer ones are slips, and too large for a timer
 KEY_FORM = "32 random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)"
 
 
@@ -40,6 +41,8 @@ def delay(text: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{text[:40]!r} is not a number of seconds; allowed are positive, finite numbers")
+    if value > LONGEST_S:
+        raise ValueError(f"{text[:40]!r} is more than a year; allowed are numbers of seconds up to {LONGEST_S}")
     return value
 
 

@@ -109,6 +109,8 @@ class Settings:
         refuse_unknown(environ, NAMES, _SECRETS)
         values: dict[str, Any] = {}
         for each in fields(cls):
+            if overrides.get(each.name) == "":
+                raise wrong(each.name, f"the option --{each.name.replace('_', '-')} is empty")
             text = _text_of(overrides.get(each.name)) or read(environ, each.name, secret=each.metadata["secret"])
             if text:
                 values[each.name] = parsed(each.name, each.metadata["parse"], text)

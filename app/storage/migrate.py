@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, create_engine, exc, make_url, text
 
 import app
-from app.errors import SchemaMismatch, StorageUnavailable
+from app.errors import SchemaMismatch, SettingsError, StorageUnavailable
 from app.storage.engine import prepare_sqlite
 
 _PACKAGE = Path(app.__file__).parent
@@ -26,6 +26,7 @@ MIGRATIONS = next(
 )
 CONNECT_S = 5
 
+_MAGIC = b"SQLite format 3\0"
 _ADVISORY_LOCK = 0x7472756E6B6C696E  # "trunklin": any number that nobody else locks
 
 
@@ -43,6 +44,7 @@ def upgrade(url: str, begin: Callable[[str], None] = lambda _: None) -> None:
     Raises:
         SchemaMismatch: the database was migrated by a newer version.
         StorageUnavailable: the database does not answer.
+        SettingsError: the file is something else than a database.
     """
     begin("waiting for the database")
     with _lock(make_url(url)), _connection(url) as connection:
@@ -128,6 +130,7 @@ def _lock(url: URL) -> Iterator[None]:
     if url.get_backend_name() != "sqlite":
         yield
         return
+    _refuse_what_is_no_database(Path(str(url.database)))
     lock = _open_private(f"{url.database}.migrating")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -136,6 +139,24 @@ def _lock(url: URL) -> Iterator[None]:
         yield
     finally:
         os.close(lock)  # and so unlocks
+
+
+def _refuse_what_is_no_database(file: Path) -> None:
+    """Before anything is made beside it. Raises SettingsError."""
+    problem = None
+    try:
+        if file.is_dir():
+            problem = "is a directory; it must be a file"
+        elif not file.parent.is_dir():
+            problem = "is in no directory that exists"
+        elif file.exists():
+            with file.open("rb") as opened:
+                if opened.read(len(_MAGIC)) not in (_MAGIC, b""):
+                    problem = "is not a SQLite database"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    if problem is not None:
+        raise SettingsError(f"TRUNKLINE_DATABASE_URL: {str(file)[:100]!r} {problem}")
 
 
 def _open_private(path: str) -> int:

@@ -339,3 +339,26 @@ def test_where_tls_is_served_other_nodes_use_it(tmp_path):
     read(tmp_path, tls_cert="/c.pem", tls_key="/k.pem", node_url="https://10.0.0.5:8080")
     with pytest.raises(SettingsError, match=r"^TRUNKLINE_NODE_URL: must begin with https://"):
         read(tmp_path, tls_cert="/c.pem", tls_key="/k.pem", node_url="http://10.0.0.5:8080")
+
+
+@pytest.mark.parametrize("name", ["pool_wait_s", "drain_s", "drain_delay_s", "keepalive_s", "fork_template_idle_s"])
+def test_no_wait_is_longer_than_a_year(tmp_path, name):
+    assert getattr(read(tmp_path, **{name: str(366 * 86_400)}), name) == 366 * 86_400
+    with pytest.raises(SettingsError, match=rf"^TRUNKLINE_{name.upper()}: '1e308' is more than a year; allowed are"):
+        read(tmp_path, **{name: "1e308"})
+
+
+@pytest.mark.parametrize("name", ["host", "trusted_proxies", "data_dir"])
+def test_a_very_long_value_is_not_repeated_whole(tmp_path, name):
+    value = ("/" if name == "data_dir" else "") + "x!" * 2_500
+    with pytest.raises(SettingsError, match=rf"^TRUNKLINE_{name.upper()}: ") as caught:
+        read(tmp_path, **{name: value})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["data_dir", "host", "port"])
+def test_an_empty_option_is_no_default(tmp_path, name):
+    option = name.replace("_", "-")
+    with pytest.raises(SettingsError, match=rf"^TRUNKLINE_{name.upper()}: the option --{option} is empty$"):
+        Settings.from_env({"TRUNKLINE_DATA_DIR": str(tmp_path / "data")}, **{name: ""})
+    assert not (tmp_path / "data").exists() or name != "data_dir"

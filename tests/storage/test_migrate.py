@@ -11,7 +11,7 @@ from alembic import command
 from sqlalchemy import exc, text
 
 from app.domain import BackendSpec, Limits, ProcessLimits, Sandbox, Tenant
-from app.errors import SchemaMismatch, StorageUnavailable
+from app.errors import SchemaMismatch, SettingsError, StorageUnavailable
 from app.storage import BackendRepository, Database, TenantRepository, migrate
 from app.storage.tables import metadata
 from tests.postgres import new_database
@@ -227,12 +227,17 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(fresh):
             look(fresh)
 
 
-def test_what_is_no_database_is_unavailable_storage(fresh_file, path, tmp_path):
+def test_a_file_that_is_no_database_is_a_wrong_setting_and_nothing_is_left_beside_it(fresh_file, path, tmp_path):
     path.write_text("this is not a database, but it is long enough to look like a file with a header" * 10)
-    with pytest.raises(StorageUnavailable, match="file is not a database"):
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_DATABASE_URL: '.*' is not a SQLite database$"):
         migrate.upgrade(fresh_file)
-    with pytest.raises(StorageUnavailable, match="cannot write"):
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_DATABASE_URL: '.*' is in no directory that exists$"):
         migrate.upgrade(f"sqlite:///{tmp_path}/nowhere/test.db")
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_DATABASE_URL: '.*' is a directory; it must be a file$"):
+        migrate.upgrade(f"sqlite:///{path.parent}")
+    assert not [*path.parent.glob("*.migrating"), *path.parent.parent.glob("*.migrating")]
+    with pytest.raises(StorageUnavailable, match="file is not a database"):
+        migrate.check(fresh_file)
 
 
 def test_a_server_that_is_not_there_is_one_line():
