@@ -47,6 +47,7 @@ class Reconciler:
         self._due: dict[Notice, None] = {}
         self._doubtful: dict[Notice, None] = {}  # what is left of the last RESYNC
         self._has_work = anyio.Event()
+        self._failed = set[Notice]()  # with a bug, which was said
         self._in_hand: Notice | None = None
         self._is_superseded = False
         self._next_resync_at = 0.0
@@ -85,8 +86,18 @@ class Reconciler:
             except GatewayError:
                 self.add(notice)
                 await anyio.sleep(RETRY_S)
-            except Exception:
-                log.exception("Could not apply a change to this node: %s %s", notice.kind.name, notice.about)
+            except Exception:  # a bug; what it was about is due all the same, as revocations are among it
+                if notice not in self._failed:
+                    log.exception(
+                        "Could not apply a change to this node; will retry: %s %s", notice.kind.name, notice.about
+                    )
+                if len(self._failed) >= MAX_DUE:
+                    self._failed.clear()
+                self._failed.add(notice)
+                self.add(notice)
+                await anyio.sleep(RETRY_S)
+            else:
+                self._failed.discard(notice)
             finally:
                 self._in_hand = None
             if not self._due and not self._doubtful:

@@ -76,6 +76,7 @@ class Stores:
         self.switched_off = dict[Identity, Disabled]()
         self.is_away = False
         self.fails_at = 0  # the number of the question that gets no answer
+        self.bug_until = 0  # the number of the question from which on there is no bug
         self.asked: list[Any] = []
         self.gate = anyio.Event()
         self.gate.set()
@@ -84,6 +85,8 @@ class Stores:
         self.asked.append(what)
         if self.is_away or len(self.asked) == self.fails_at:
             raise StorageUnavailable
+        if len(self.asked) < self.bug_until:
+            raise ZeroDivisionError
         await self.gate.wait()
 
     async def backend(self, tenant: str, name: str) -> BackendSpec:
@@ -282,6 +285,15 @@ async def test_what_changes_while_it_is_read_is_read_again(rig):
     rig.stores.gate.set()
     assert await rig.settle() == []
     assert rig.node.known[ECHO.key] == newer
+
+
+async def test_what_a_bug_kept_from_this_node_stays_due_and_is_said_once(rig, monkeypatch, caplog):
+    monkeypatch.setattr("app.cluster.reconcile.RETRY_S", 0.001)
+    rig.stores.bug_until = 4
+    rig.reconciler.add(CHANGED)
+    assert await rig.settle() == [("backend_changed", ECHO)]
+    (line,) = caplog.records
+    assert line.getMessage().startswith("Could not apply a change to this node; will retry: BACKEND_CHANGED")
 
 
 async def test_while_the_database_is_away_it_stays_due(rig):
