@@ -118,7 +118,8 @@ def problem_of(request: Request, error: Exception) -> Response:
     # Errors that JSON-RPC answers with status 200 are the backend's fault.
     status = http_status(error) if http_status(error) >= HTTPStatus.BAD_REQUEST else HTTPStatus.BAD_GATEWAY
     if isinstance(error, StorageUnavailable):
-        _unavailable.error(_logger, f"{error}: {error.__cause__ or error}")
+        cause = "" if error.__cause__ is None else f": {' '.join(str(error.__cause__).split())}"
+        _unavailable.error(_logger, f"{error}{cause}")
     errors = None
     if isinstance(error, InvalidRequest) and error.field is not None:
         errors = [{"detail": str(error), "pointer": f"#/{error.field}"}]

@@ -13,6 +13,19 @@ _AGAINST_LOAD = {
     ),
     "descriptors": "raise the limit on open files (LimitNOFILE= in systemd, `ulimit -n`) and restart the node",
 }
+# By a word of the problem (`storage.health.failures`).
+_AGAINST_STORAGE = {
+    "is full": "free space there, or give the disk more; changes work again by themselves",
+    "disk I/O": "read `dmesg`, and check the disk and its file system; then restart the node if it does not recover",
+    "locked": "find the program that has the file open (`fuser -v trunkline.db`), and end it",
+    "removed or replaced": "stop the node, put the right file there, start it again (docs/operations.md, Backup)",
+    "damaged": "restore the backup (docs/operations.md)",
+    "cannot be written": "let the gateway's user write the file and its folder; see `mount` too",
+    "read-only": "TRUNKLINE_DATABASE_URL must name the primary",
+    "lacks a table": "wait if a dump is being restored; else run `trunkline migrate` and check the user's permissions",
+    "transaction_timeout": "raise it for this user or database to 20 s, or remove it",
+    "processes or threads": "raise the limit, and restart the node",
+}
 # By a word of the problem (`peers.client`).
 _AGAINST_STRANGERS = {
     "SECRET_KEY": "give both the same TRUNKLINE_SECRET_KEY, and restart the one that had another",
@@ -23,14 +36,24 @@ _AGAINST_STRANGERS = {
 
 
 def database_words(problem: str) -> str:
-    """The database does not answer, or takes no changes."""
+    """The database cannot be used."""
     wrong = f"{problem[:1].upper()}{problem[1:]}. Changes are refused with 503"
-    if "read-only" in problem:
-        return f"{wrong}. Do: TRUNKLINE_DATABASE_URL must name the primary."
-    return (
-        f"{wrong}, and so are clients that this node has not served in the last half minute; others go on. Do: check "
-        "that the database runs and that TRUNKLINE_DATABASE_URL is right; `trunkline doctor` tries it from here."
+    if "read-only" not in problem:
+        wrong += ", and so are clients that this node has not served in the last half minute; others go on"
+    return f"{wrong}. Do: {_against_storage(problem)}."
+
+
+def changes_words(problem: str) -> str:
+    """The database is read, but changes fail."""
+    wrong = f"{problem[:1].upper()}{problem[1:]}. Changes fail with 503; sessions and calls go on"
+    return f"{wrong}. Do: {_against_storage(problem)}."
+
+
+def _against_storage(problem: str) -> str:
+    usual = (
+        "check that the database runs and that TRUNKLINE_DATABASE_URL is right; `trunkline doctor` tries it from here"
     )
+    return next((do for word, do in _AGAINST_STORAGE.items() if word in problem), usual)
 
 
 def routes_words() -> str:

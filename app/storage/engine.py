@@ -1,52 +1,54 @@
-"""The database connection: short transactions, the differences of SQLite and PostgreSQL, library errors turned into
-ours; and a watch that knows whether the database answers.
+"""The database connection: short transactions, and the differences of SQLite and PostgreSQL.
 
-Everything that only one of the two databases needs is in this file and in migrate.py.
+Everything that only one of the two databases needs is in this file, in health/ and in migrate.py.
 """
 
-import logging
 import math
 import os
-import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from json import JSONDecodeError
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
-from sqlalchemy import URL, CursorResult, Engine, Row, Select, create_engine, event, exc, select
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    CursorResult,
+    Engine,
+    Row,
+    Select,
+    create_engine,
+    event,
+    literal_column,
+    select,
+)
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from app.errors import Conflict, NotFound, StorageReadOnly, StorageUnavailable
+from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage.audit_act import Act, record
-from app.storage.tables import tenants
+from app.storage.health.failures import FULL, UNCERTAIN, is_damaged, is_untold, translated
+from app.storage.health.sqlite_file import SqliteFile
+from app.storage.tables import metadata
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
 ANSWER_S = 10.0  # a server that has not answered by then hangs: its own time-outs are shorter
 CONNECTIONS = 8
 WRITERS = 4  # the other connections stay free for reads
-WATCH_EVERY_S = 1.0
-LATE_S = 1.0  # after that the watch counts the database as not answering
+TRY_S = 0.5  # how long a change of nothing may wait for others
 
 _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _ONE_QUERY = "trunkline_one_query"
-_ANSWERS = select(tenants.c.name).limit(1)  # a query without a table does not look at the file
+_ONE: ColumnElement[int] = literal_column("1")
+# A query without a table does not look at the file; and a dump that is being restored has not all tables yet.
+_ANSWERS = select(*(select(_ONE).select_from(each).limit(1).scalar_subquery() for each in metadata.sorted_tables))
 _POSTGRESQL = {
     "application_name": "trunkline",
     "connect_timeout": int(WAIT_S),
     "tcp_user_timeout": int(WAIT_S * 1000),
     "prepare_threshold": None,  # prepared statements belong to a connection, which poolers swap
 }
-_IDLE = "25P03"  # `idle_in_transaction_session_timeout` has struck; psycopg counts that as an internal error
-_READ_ONLY = "25006"  # read_only_sql_transaction
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")  # the file, or a part of it
-_DAMAGE = "The database is damaged: restore its backup"
-_FOREIGN_KEY = {"SQLITE_CONSTRAINT_FOREIGNKEY", "23503"}
-
-log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Take = Callable[[CursorResult[Any]], _T]
@@ -57,8 +59,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
-        self._is_sqlite = is_sqlite = parsed.get_backend_name() == "sqlite"
-        self._single = _SqliteQueries(parsed) if is_sqlite else None
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._file = SqliteFile(parsed) if is_sqlite else None
+        self._single = _SqliteQueries(parsed, self._file) if self._file is not None else None
         parsed = parsed.set(drivername="sqlite+aiosqlite" if is_sqlite else "postgresql+psycopg")
         self._engine = create_async_engine(
             parsed,
@@ -70,13 +73,14 @@ class Database:
             connect_args={} if is_sqlite else _POSTGRESQL,
         )
         if is_sqlite:
-            prepare_sqlite(self._engine.sync_engine)
+            prepare_sqlite(self._engine.sync_engine, self._file)
         else:
             prepare_postgresql(self._engine.sync_engine)
         # SQLite has one writer at a time, and waits by polling: we queue instead.
         self._writers = anyio.Semaphore(1 if is_sqlite else WRITERS)
         # SQLite always finishes; a server, or the network, can hang.
         self._answer_within_s = math.inf if is_sqlite else ANSWER_S
+        self.refused: StorageUnavailable | None = None  # the last change that failed; DatabaseWatch takes it back
 
     def __repr__(self) -> str:
         url = self._engine.url.set(query={})  # options can hold a password as well
@@ -102,7 +106,7 @@ class Database:
 
     async def _found(self, query: Select[Any], values: Mapping[str, object], take: _Take[_T]) -> _T:
         if self._single is not None:
-            with _translated():
+            with translated(self._file):
                 return await self._single.found(query, values, take)
         async with self._shielded(self._engine.connect()) as connection:
             return take(await connection.execute(query, values))
@@ -119,7 +123,36 @@ class Database:
             StorageReadOnly: the database accepts no changes.
             StorageUnavailable: the database does not answer, or other changes take too long.
         """
-        with anyio.move_on_after(WAIT_S) as queue:
+        is_all_written = False
+        try:
+            async with self._changing(WAIT_S) as connection:
+                yield connection
+                for act in acts:
+                    if act is not None:
+                        await record(connection, act)
+                if self._file is not None:
+                    self._file.require_same()
+                is_all_written = True
+        except StorageUnavailable as error:
+            if is_all_written and is_untold(error.__cause__):
+                hint = "It may have been: look at the object, or at the audit trail, before you try again."
+                raise StorageUnavailable(UNCERTAIN, hint=hint) from error.__cause__
+            raise
+
+    async def try_change(self) -> None:
+        """Commits a change of nothing. Raises StorageUnavailable: the next change is likely to fail as well."""
+        if self._file is not None and not self._file.has_room():
+            raise StorageUnavailable(FULL)
+        async with self._changing(TRY_S) as connection:
+            if self._file is not None:
+                number = (await connection.exec_driver_sql("PRAGMA user_version")).scalar_one()
+                await connection.exec_driver_sql(f"PRAGMA user_version = {int(number)}")  # writes a page of the file
+            else:
+                await connection.exec_driver_sql("SELECT txid_current()")  # has the commit written down
+
+    @asynccontextmanager
+    async def _changing(self, wait_s: float) -> AsyncIterator[AsyncConnection]:
+        with anyio.move_on_after(wait_s) as queue:
             await self._writers.acquire()
         if queue.cancelled_caught:
             raise StorageUnavailable("too many changes at once")
@@ -128,9 +161,9 @@ class Database:
             engine = self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})
             async with self._shielded(engine.begin()) as connection:
                 yield connection
-                for act in acts:
-                    if act is not None:
-                        await record(connection, act)
+        except StorageUnavailable as error:
+            self.refused = error
+            raise
         finally:
             self._writers.release()
 
@@ -141,10 +174,11 @@ class Database:
 
     async def check(self) -> None:
         """Like `ping`; also raises StorageReadOnly where the database accepts no changes."""
-        if self._is_sqlite:
+        if self._single is not None:
             await self.row(_ANSWERS)
             return
         async with self.read() as connection:
+            await connection.execute(_ANSWERS)
             # "on" on a standby, and where an administrator has made it the default.
             if (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on":
                 raise StorageReadOnly
@@ -162,7 +196,9 @@ class Database:
     ) -> AsyncIterator[AsyncConnection]:
         # Shielded: a connection that is abandoned in the middle of a statement could give its answer to the next user.
         # Time-outs bound how long that takes; after our own the connection is thrown away.
-        with _translated(), anyio.fail_after(self._answer_within_s, shield=True):
+        with translated(self._file), anyio.fail_after(self._answer_within_s, shield=True):
+            if self._file is not None:
+                self._file.require_same()
             async with connected as connection:
                 yield connection
 
@@ -171,7 +207,8 @@ class _SqliteQueries:
     """Single queries of SQLite, each in one turn of a thread. With the asynchronous driver it takes five turns of one,
     and three times the CPU time."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, file: SqliteFile) -> None:
+        self._file = file
         self._engine = create_engine(
             url.set(drivername="sqlite"),
             pool_size=CONNECTIONS,
@@ -179,7 +216,7 @@ class _SqliteQueries:
             pool_timeout=WAIT_S,
             hide_parameters=True,
         ).execution_options(**{_ONE_QUERY: True})
-        prepare_sqlite(self._engine)
+        prepare_sqlite(self._engine, file)
         self._turns = anyio.CapacityLimiter(CONNECTIONS)
 
     async def found(self, query: Select[Any], values: Mapping[str, object], take: _Take[_T]) -> _T:
@@ -188,54 +225,12 @@ class _SqliteQueries:
             return await anyio.to_thread.run_sync(self._ask, query, values, take, limiter=self._turns)
 
     def _ask(self, query: Select[Any], values: Mapping[str, object], take: _Take[_T]) -> _T:
+        self._file.require_same()
         with self._engine.connect() as connection:
             return take(connection.execute(query, values))
 
     def close(self) -> None:
         self._engine.dispose()
-
-
-class DatabaseWatch:
-    """Knows whether the database answers and accepts changes, without waiting for it: /readyz asks."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._problem: StorageUnavailable | None = None
-        self._asked_at: float | None = None
-
-    @property
-    def problem(self) -> str | None:
-        """Why the database cannot be used now, or None."""
-        if self._is_late():
-            return "the database does not answer"
-        return None if self._problem is None else str(self._problem)
-
-    def is_away(self) -> bool:
-        """Whether it does not even answer reads."""
-        return self._is_late() or (self._problem is not None and not isinstance(self._problem, StorageReadOnly))
-
-    async def run(self) -> None:
-        """Checks the database every WATCH_EVERY_S."""
-        while True:
-            self._asked_at = time.monotonic()
-            try:
-                await self._database.check()
-                self._is_now(None)
-            except StorageUnavailable as error:
-                self._is_now(error)
-            self._asked_at = None
-            await anyio.sleep(WATCH_EVERY_S)
-
-    def _is_now(self, problem: StorageUnavailable | None) -> None:
-        if str(problem) != str(self._problem):
-            if problem is None:
-                log.info("The database can be used again")
-            else:
-                log.warning("%s: %s", problem, problem.__cause__ or "asked just now")
-        self._problem = problem
-
-    def _is_late(self) -> bool:
-        return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S
 
 
 def place_of(url: URL | str) -> str:
@@ -261,13 +256,17 @@ def prepare_postgresql(engine: Engine) -> None:
         connection.commit()
 
 
-def prepare_sqlite(engine: Engine) -> None:
-    """Sets WAL, foreign keys and a busy time-out, and begins transactions when SQLAlchemy does.
+def prepare_sqlite(engine: Engine, file: SqliteFile | None = None) -> None:
+    """Sets WAL, foreign keys and a busy time-out, and begins transactions when SQLAlchemy does. With `file` it opens
+    only that one, and makes none.
 
     Python's sqlite3 begins a transaction only before the first change, so earlier reads would not be part of it; and a
     transaction that turns from reading to writing cannot wait for another writer. So sqlite3 is put into autocommit
     mode, and writers say BEGIN IMMEDIATE.
     """
+
+    if file is not None:
+        _open_only(engine, file)
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _: object) -> None:
@@ -285,7 +284,7 @@ def prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
         # Connections are opened anew: they remember parts of the file, which may be restored.
-        if _is_damaged(context.original_exception):
+        if is_damaged(context.original_exception):
             context.is_disconnect = True
 
     @event.listens_for(engine, "begin")
@@ -301,41 +300,9 @@ def prepare_sqlite(engine: Engine) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except exc.IntegrityError as error:
-        if _code(error.orig) in _FOREIGN_KEY:
-            raise NotFound("Tenant not found") from error
-        raise Conflict("an object with this name or id exists already") from error
-    except (exc.InterfaceError, exc.TimeoutError) as error:
-        raise StorageUnavailable from error
-    except exc.DBAPIError as error:
-        if _is_read_only(error.orig):
-            raise StorageReadOnly from error
-        if _is_damaged(error.orig):
-            raise StorageUnavailable(_DAMAGE) from error
-        if isinstance(error, exc.OperationalError) or error.connection_invalidated or _code(error.orig) == _IDLE:
-            raise StorageUnavailable from error
-        raise
-    except TimeoutError as error:
-        raise StorageUnavailable from error
-    except (UnicodeDecodeError, JSONDecodeError) as error:  # a value that nobody has written
-        raise StorageUnavailable(_DAMAGE) from error
-
-
-def _is_read_only(error: BaseException | None) -> bool:
-    code = _code(error)
-    return code == _READ_ONLY or (isinstance(code, str) and code.startswith("SQLITE_READONLY"))
-
-
-def _is_damaged(error: BaseException | None) -> bool:
-    code = _code(error)
-    return isinstance(code, str) and code.startswith(_DAMAGED)
-
-
-def _code(error: BaseException | None) -> object:
-    if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorname", None)  # an error of Python's own module has none
-    return getattr(error, "sqlstate", None)
+def _open_only(engine: Engine, file: SqliteFile) -> None:
+    @event.listens_for(engine, "do_connect")
+    def do_connect(_: object, __: object, args: list[Any], options: dict[str, Any]) -> None:
+        file.require_same()
+        if (uri := file.uri()) is not None:
+            args[:], options["uri"] = [uri], True

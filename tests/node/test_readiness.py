@@ -7,7 +7,8 @@ import pytest
 
 from app.config.settings import NAMES
 from app.limits.overload import MarkName
-from app.node.readiness import database_words, nodes_words, overload_words, redis_words, routes_words
+from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words, routes_words
+from app.storage.health import failures, sqlite_file
 
 REFUSED = "Error 111 connecting to 127.0.0.1:6379. Connection refused."
 OTHER_KEY = "it is used by nodes with another TRUNKLINE_SECRET_KEY"
@@ -27,6 +28,8 @@ WORDS = [
     nodes_words({NODE: "it does not believe this one"}),
     database_words("the database does not answer"),
     database_words(READ_ONLY),
+    database_words(sqlite_file.GONE),
+    *map(changes_words, (failures.FULL, failures.IO_ERROR, failures.LOCKED, failures.NO_THREAD, failures.LACKS)),
     routes_words(),
 ]
 
@@ -55,6 +58,10 @@ def test_it_names_what_was_found():
 def test_a_database_that_takes_no_changes_is_not_one_that_is_away():
     assert "must name the primary" in database_words(READ_ONLY)
     assert "`trunkline doctor`" in database_words("the database does not answer")
+
+    assert "mount" in database_words(failures.READ_ONLY_FILE)
+    assert "free space" in changes_words(failures.FULL)
+    assert "fuser" in changes_words(failures.LOCKED)
 
 
 def test_each_node_has_a_sentence_of_its_own():

@@ -18,6 +18,7 @@ from sqlalchemy import exc, select
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
+from app.storage.health.failures import translated
 from app.storage.tables import calls, tenants
 
 
@@ -251,7 +252,7 @@ async def test_a_value_that_nobody_has_written_is_a_damage(sqlite_url, value):
 
 def test_a_transaction_that_was_idle_for_too_long_is_unavailable_storage():
     """It may be that of a connection that is being made, on a machine that stood still."""
-    with pytest.raises(StorageUnavailable), engine._translated():
+    with pytest.raises(StorageUnavailable), translated():
         raise exc.InternalError("COMMIT", {}, psycopg.errors.IdleInTransactionSessionTimeout())
 
 

@@ -11,7 +11,8 @@ import pytest
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
-from app.storage.engine import DatabaseWatch
+from app.storage.health import watch as health_watch
+from app.storage.health.watch import DatabaseWatch
 from tests.integration.stopwatch import stopwatch_of
 from tests.postgres import empty
 
@@ -195,8 +196,8 @@ async def test_a_database_that_takes_no_changes_says_so_and_is_read_all_the_same
 
 
 async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_away(read_only_url, monkeypatch):
-    monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.02)
-    monkeypatch.setattr(engine, "LATE_S", 60.0)  # an answer that takes long is none, but not here
+    monkeypatch.setattr(health_watch, "WATCH_EVERY_S", 0.02)
+    monkeypatch.setattr(health_watch, "LATE_S", 60.0)  # an answer that takes long is none, but not here
     database = Database(read_only_url)
     watch = DatabaseWatch(database)
     async with anyio.create_task_group() as tasks:
@@ -215,8 +216,8 @@ async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_awa
 
 
 async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is_back(url, monkeypatch, caplog):
-    monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.01)
-    monkeypatch.setattr(engine, "LATE_S", 60.0)  # an answer that takes long is none, but not here
+    monkeypatch.setattr(health_watch, "WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(health_watch, "LATE_S", 60.0)  # an answer that takes long is none, but not here
     database, rounds = Database(url), 0
     check = database.check
 
@@ -228,7 +229,7 @@ async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is
         await check()
 
     monkeypatch.setattr(database, "check", sometimes)
-    caplog.set_level("INFO", "app.storage.engine")
+    caplog.set_level("INFO", "app.storage.health.watch")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(DatabaseWatch(database).run)
         with anyio.fail_after(30):

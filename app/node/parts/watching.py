@@ -14,7 +14,7 @@ from app.node.parts.credentials import Credentials
 from app.node.parts.processes import Processes
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
-from app.node.readiness import database_words, nodes_words, overload_words, redis_words
+from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words
 from app.redis.latency import Latency
 from app.sandbox.report import SandboxView
 from app.sessions.registry import SessionRegistry
@@ -78,8 +78,11 @@ def _of_node(watched: Watched) -> Iterator[Problem]:
     """What /readyz says too."""
     redis, overload, peers = watched.routes.routing.redis, watched.overload, watched.routes.routing.peers
     here: Callable[..., Problem] = partial(_here, watched.node)
-    if watched.records.watch.problem is not None:
-        yield here("database", "critical", database_words(watched.records.watch.problem))
+    database = watched.records.watch
+    if database.problem is not None:
+        yield here("database", "critical", database_words(database.problem))
+    elif database.refusal is not None:
+        yield here("database", "critical", changes_words(database.refusal))
     if redis is not None and redis.problem is not None:
         yield here("redis", "critical", redis_words(redis.problem, is_up=redis.is_up))
     slow_s = None if watched.latency is None else watched.latency.slow_s

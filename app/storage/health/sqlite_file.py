@@ -1,0 +1,61 @@
+"""SqliteFile: the file of an SQLite database, which somebody may remove or replace while the node has it open."""
+
+import os
+from urllib.parse import quote
+
+from sqlalchemy import URL
+
+from app.errors import StorageUnavailable
+
+GONE = (
+    "The database file was removed or replaced while the node ran: stop the node, put the right file there "
+    "(docs/operations.md, Backup and restore), start it again"
+)
+EMPTIED = "The database is damaged (its file is empty): restore its backup"
+ROOM_BYTES = 2**20  # with less on its disk a database counts as full: changes need some pages each
+
+
+class SqliteFile:
+    """Knows which file was there when the node started: what is written to a removed one is lost."""
+
+    def __init__(self, url: URL) -> None:
+        is_plain = url.database not in (None, "", ":memory:") and "uri" not in url.query
+        self._path = os.path.abspath(str(url.database)) if is_plain else None
+        self._known = self._identity()
+        self._had_content = self._known is not None and self._size() > 0
+
+    def require_same(self) -> None:
+        """Raises StorageUnavailable: another file is there now, or none, or an empty one."""
+        if self._known is None:
+            return
+        if self._identity() != self._known:
+            raise StorageUnavailable(GONE)
+        if self._had_content and self._size() == 0:
+            raise StorageUnavailable(EMPTIED)
+
+    def uri(self) -> str | None:
+        """Opens the file only if it exists; without that SQLite makes an empty one. None: it is no plain file."""
+        return None if self._path is None else f"file:{quote(self._path)}?mode=rw"
+
+    def has_room(self) -> bool:
+        """Whether its disk has space for changes."""
+        if self._path is None:
+            return True
+        try:
+            disk = os.statvfs(os.path.dirname(self._path))
+        except OSError:
+            return True
+        return disk.f_bavail * disk.f_frsize >= ROOM_BYTES
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path) if self._path is not None else None
+        except OSError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._path or "").st_size
+        except OSError:
+            return -1

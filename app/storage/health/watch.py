@@ -1,0 +1,87 @@
+"""DatabaseWatch: knows whether the database answers and takes changes."""
+
+import logging
+import time
+
+import anyio
+
+from app.errors import StorageReadOnly, StorageUnavailable
+from app.storage.engine import Database
+from app.storage.health.failures import in_one_line
+
+WATCH_EVERY_S = 1.0
+LATE_S = 1.0  # after that the watch counts the database as not answering
+
+log = logging.getLogger(__name__)
+
+
+class DatabaseWatch:
+    """Knows whether the database answers and accepts changes, without waiting for it: /readyz asks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._problem: StorageUnavailable | None = None
+        self._refusal: StorageUnavailable | None = None
+        self._asked_at: float | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the database cannot be used now, or None."""
+        if self._is_late():
+            return "the database does not answer"
+        return None if self._problem is None else str(self._problem)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why changes fail although the database can be read, or None: the last one was stored."""
+        return None if self._refusal is None else str(self._refusal)
+
+    def is_away(self) -> bool:
+        """Whether it does not even answer reads."""
+        return self._is_late() or (self._problem is not None and not isinstance(self._problem, StorageReadOnly))
+
+    async def run(self) -> None:
+        """Checks the database every WATCH_EVERY_S."""
+        while True:
+            self._asked_at = time.monotonic()
+            try:
+                await self._database.check()
+                self._is_now(None)
+            except StorageUnavailable as error:
+                self._is_now(error)
+            self._asked_at = None
+            if self._problem is None:
+                await self._look_at_changes()
+            await anyio.sleep(WATCH_EVERY_S)
+
+    def _is_now(self, problem: StorageUnavailable | None) -> None:
+        if str(problem) != str(self._problem):
+            if problem is None:
+                log.info("The database can be used again")
+                self._database.refused = None  # of the outage; if changes still fail, the next one says so
+            else:
+                log.warning("%s", _told(problem))
+        self._problem = problem
+
+    async def _look_at_changes(self) -> None:
+        """After a change has failed: one of nothing is tried until it succeeds."""
+        refused = self._database.refused
+        if refused is not None and self._refusal is not None:
+            try:
+                await self._database.try_change()
+                refused = self._database.refused = None
+            except StorageUnavailable as error:
+                refused = error
+        if str(refused) != str(self._refusal):
+            if refused is None:
+                log.info("The database takes changes again")
+            else:
+                log.warning("Changes fail: %s", _told(refused))
+        self._refusal = refused
+
+    def _is_late(self) -> bool:
+        return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S
+
+
+def _told(problem: StorageUnavailable) -> str:
+    return str(problem) if problem.__cause__ is None else f"{problem}: {in_one_line(problem.__cause__)}"

@@ -1,0 +1,94 @@
+"""DatabaseWatch: changes that fail although the database is read. Outages are in tests/storage/."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+import pytest
+
+from app.domain import Tenant
+from app.errors import StorageUnavailable
+from app.storage import Database, TenantRepository, engine
+from app.storage.health import failures, watch
+from app.storage.health.sqlite_file import SqliteFile
+from app.storage.health.watch import DatabaseWatch
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(watch, "LATE_S", 60.0)  # an answer that takes long is none, but not here
+    monkeypatch.setattr(engine, "WAIT_S", 0.2)
+    monkeypatch.setattr(engine, "TRY_S", 0.2)
+
+
+@pytest.fixture
+async def database(sqlite_url) -> AsyncIterator[Database]:
+    database = Database(sqlite_url)
+    yield database
+    await database.aclose()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+async def test_that_changes_fail_and_that_they_work_again_is_found_and_said_once(database, sqlite_url, caplog):
+    caplog.set_level("INFO", "app.storage.health.watch")
+    watching = DatabaseWatch(database)
+    locker = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        locker.execute("BEGIN IMMEDIATE")
+        for number in range(3):
+            with pytest.raises(StorageUnavailable, match="Another program keeps the database locked"):
+                await TenantRepository(database).create(Tenant(f"t{number}"))
+        await until(lambda: watching.refusal == failures.LOCKED)
+        assert watching.problem is None
+        assert not watching.is_away()
+        locker.execute("COMMIT")
+        await until(lambda: watching.refusal is None)
+        tasks.cancel_scope.cancel()
+    locker.close()
+    await TenantRepository(database).create(Tenant("later"))
+    first, second = caplog.messages
+    assert first.startswith("Changes fail: Another program keeps the database locked: ")
+    assert second == "The database takes changes again"
+
+
+async def test_a_full_disk_is_full_until_there_is_room(database, monkeypatch):
+    watching, has_room = DatabaseWatch(database), False
+    monkeypatch.setattr(SqliteFile, "has_room", lambda _: has_room)
+    database.refused = StorageUnavailable(failures.FULL)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        await until(lambda: watching.refusal == failures.FULL)
+        has_room = True
+        await until(lambda: watching.refusal is None)
+        tasks.cancel_scope.cancel()
+    assert database.refused is None
+
+
+async def test_a_change_of_nothing_is_tried_on_each_database(url):
+    database = Database(url)
+    await database.try_change()
+    await TenantRepository(database).create(Tenant("later"))
+    await database.try_change()
+    await database.aclose()
+
+
+async def test_a_table_that_is_away_is_noticed(url):
+    database = Database(url)
+    await database.check()
+    async with database.write() as connection:
+        await connection.exec_driver_sql("ALTER TABLE api_keys RENAME TO gone")
+    try:
+        with pytest.raises(StorageUnavailable, match="lacks a table"):
+            await database.check()
+    finally:
+        async with database.write() as connection:
+            await connection.exec_driver_sql("ALTER TABLE gone RENAME TO api_keys")
+    await database.check()
+    await database.aclose()
