@@ -51,6 +51,7 @@ class CallKeeper:
         self._batches = deque[list[KeptCall]]()  # being written, or to be written again as they are
         self._written: set[str] = set()  # tenants with new calls since the last trim
         self._dropped = 0  # and not logged yet
+        self._said_that_they_wait = False
 
     def __len__(self) -> int:
         """How many wait."""
@@ -96,7 +97,11 @@ class CallKeeper:
                 await self._shelf.add(batch)
                 is_written = True
             except StorageUnavailable as problem:
-                log.debug("Calls wait for the database: %s", problem)
+                if not self._said_that_they_wait:
+                    log.warning(
+                        "Calls cannot be kept now; the last %d wait, earlier ones are dropped: %s", MAX_WAITING, problem
+                    )
+                self._said_that_they_wait = True
                 return
             except Conflict:  # an earlier attempt, of which we had no answer, has succeeded
                 is_written = True
@@ -108,6 +113,9 @@ class CallKeeper:
                 is_written = False
                 self._drop(len(batch))
             self._batches.popleft()
+            if self._said_that_they_wait:
+                log.info("Calls are kept again")
+                self._said_that_they_wait = False
             if is_written:
                 self._written.update(call.tenant for call in batch)
                 self._count("written", len(batch))

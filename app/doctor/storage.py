@@ -13,6 +13,8 @@ from app.errors import GatewayError, SchemaMismatch
 from app.storage import Database, migrate
 from app.storage.secret_key import SecretKeyCheck
 
+LITTLE_MIB = 64  # of an SQLite database, its log of changes alone may grow to some MiB
+_FREE_SPACE = "Free space there, or give the disk more: with none left every change is refused."
 _RESTORE = "Restore it from a backup: docs/operations.md."
 _OTHER_KEY = "Set the key it had before; if it was changed on purpose: trunkline secret-key accept."
 
@@ -20,6 +22,9 @@ _OTHER_KEY = "Set the key it had before; if it was changed on purpose: trunkline
 def data_dir(path: Path) -> Check:
     """Whether this user can write it, and nobody else can read it."""
     check = _writable("data directory", path, "TRUNKLINE_DATA_DIR")
+    if check.state is State.OK and (free_mib := _free_mib(_existing(path))) < LITTLE_MIB:
+        state = State.OPTIONAL if free_mib else State.MISSING
+        return Check(check.name, state, f"{path}, only {free_mib} MiB free", _FREE_SPACE)
     if check.state is State.OK and path.exists() and path.stat().st_mode & 0o077:
         advice = f"It holds keys and backends' secrets: chmod 700 {path}"
         return Check(check.name, State.OPTIONAL, f"{path} can be read by others", advice)
@@ -31,16 +36,24 @@ def homes(path: Path) -> Check:
 
 
 def _writable(name: str, path: Path, setting: str) -> Check:
-    existing = next(each for each in (path, *path.parents) if each.exists())
+    existing = _existing(path)
     try:
         with tempfile.TemporaryFile(dir=existing):
-            free_mib = shutil.disk_usage(existing).free // 2**20
+            free_mib = _free_mib(existing)
     except OSError as error:
         advice = f"Let the gateway's user write there, or choose another: {setting}."
         return Check(name, State.MISSING, f"cannot write in {existing}: {error.strerror}", advice)
     if existing != path:
         return Check(name, State.OK, f"{path} will be made at the first start; {free_mib} MiB free")
     return Check(name, State.OK, f"{path}, {free_mib} MiB free")
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _free_mib(path: Path) -> int:
+    return shutil.disk_usage(path).free // 2**20
 
 
 def secret_key(settings: Settings) -> Check:

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -80,10 +80,13 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def install(app: FastAPI) -> None:
     """Makes every error of this application a problem, including unknown routes and unexpected exceptions."""
-    app.add_exception_handler(GatewayError, problem_of)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
+    for kind, told in (
+        (GatewayError, problem_of),
+        (RequestValidationError, _validation_error),
+        (HTTPException, _http_error),
+        (Exception, _bug),
+    ):
+        app.add_exception_handler(kind, _on_the_loop(told))
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -109,6 +112,17 @@ class ProblemResponse(Response):
             content["request_id"] = fields["request"]
         # Escaped to ASCII: a name that the client made up may contain what UTF-8 cannot encode.
         super().__init__(json.dumps(content), status, {"Cache-Control": "no-store", **(headers or {})})
+
+
+def _on_the_loop(
+    told: Callable[[Request, Exception], Response],
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Starlette calls plain functions in a thread, which a node at its limit of threads cannot start."""
+
+    async def on_the_loop(request: Request, error: Exception) -> Response:
+        return told(request, error)
+
+    return on_the_loop
 
 
 def problem_of(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 processes say meanwhile, StandstillGuard verifies which sessions are still this node's."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sized
@@ -113,6 +114,7 @@ class StandstillGuard:
         self._doubt = doubt
         self._proving = anyio.Lock()
         self._failed_proofs = 0
+        self._said_of = -math.inf  # when that standstill began
 
     async def prove(self) -> None:
         """Ends the sessions that are not ours any more, and lets the rest go on.
@@ -134,12 +136,8 @@ class StandstillGuard:
             self._deliver_held()
 
     async def _prove(self) -> None:
-        for _ in range(PROOFS):
-            log.warning(
-                "The event loop was stopped for %.1f s; verifying the ownership of %d sessions before they are served",
-                self.standstill.now() - self.standstill.ticked_at,
-                len(self._routes),
-            )
+        for attempt in range(PROOFS):
+            self._say(attempt)
             self._doubt()
             asked_at = self.standstill.now()
             try:
@@ -154,3 +152,16 @@ class StandstillGuard:
             if not self.standstill.is_detected():
                 return
         self.standstill.resolved(self.standstill.now())
+
+    def _say(self, attempt: int) -> None:
+        """Once for each standstill: what comes later is time in which the store was waited for."""
+        seconds, since = self.standstill.now() - self.standstill.ticked_at, self.standstill.ticked_at
+        if attempt:
+            log.warning("Verifying the ownership of sessions took %.1f s, too long to rely on it: once more", seconds)
+        elif since != self._said_of:
+            log.warning(
+                "The event loop was stopped for %.1f s; verifying the ownership of %d sessions before they are served",
+                seconds,
+                len(self._routes),
+            )
+        self._said_of = since

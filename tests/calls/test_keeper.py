@@ -129,6 +129,19 @@ async def test_without_the_database_they_wait_up_to_a_limit_and_the_oldest_go(ri
     assert (rig.counts["written"], len(rig.keeper)) == (MAX_WAITING, 0)
 
 
+async def test_that_calls_wait_and_that_they_are_kept_again_is_said_once(rig: Rig, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "app.calls.keeper")
+    rig.shelf.is_away = True
+    for _ in range(3):
+        rig.call()
+        await rig.round()
+    rig.shelf.is_away = False
+    for _ in range(3):
+        rig.call()
+        await rig.round()
+    assert [each.levelname for each in caplog.records] == ["WARNING", "INFO"]
+
+
 async def test_an_answer_that_was_lost_writes_nothing_twice(rig: Rig):
     rig.call(5)
     rig.shelf.forgets = True

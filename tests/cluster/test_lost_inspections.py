@@ -1,16 +1,19 @@
 """LostInspections on a real trail: which inspections have ended with their nodes, and who writes it."""
 
+import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 
 from app.cluster import lost_inspections as module
 from app.cluster.lost_inspections import LostInspections
+from app.errors import StorageUnavailable
 from app.inspections.inspection import About
 from app.storage import Database
-from app.storage.audit import AuditLog, Which
+from app.storage.audit import AuditEntry, AuditLog, Which
 from app.storage.audit_act import Act
 from app.this_node.inspection_views import InspectionView
 from app.this_node.listing import Gathered
@@ -165,3 +168,22 @@ async def test_one_whose_node_says_that_it_has_ended_while_the_nodes_are_asked_h
     trail.lost._known = known
     await trail.lost.look()
     assert await trail.ends() == [("inspections/one", "session_ended")]
+
+
+async def test_a_database_that_is_away_is_no_bug(trail: Trail, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    looks = 0
+
+    async def unanswered(*_: object, **__: object) -> list[AuditEntry]:
+        nonlocal looks
+        looks += 1
+        raise StorageUnavailable
+
+    monkeypatch.setattr(trail.audit, "unanswered", unanswered)
+    monkeypatch.setattr(module, "EVERY_S", 0.001)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(trail.lost.run)
+        with anyio.fail_after(20):
+            while looks < 3:
+                await anyio.sleep(0.001)
+        tasks.cancel_scope.cancel()
+    assert not [each for each in caplog.records if each.levelno > logging.DEBUG]

@@ -131,6 +131,18 @@ def test_a_data_directory_that_others_can_read_is_pointed_at(tmp_path):
     assert "chmod 700" in check.advice
 
 
+@pytest.mark.parametrize(("mib", "state"), [(0, State.MISSING), (storage.LITTLE_MIB - 1, State.OPTIONAL)])
+def test_a_data_directory_on_a_disk_that_is_nearly_full_is_pointed_at(tmp_path, monkeypatch, mib, state):
+    tmp_path.chmod(0o700)
+    assert storage.data_dir(tmp_path).state is State.OK
+    usage = shutil.disk_usage(tmp_path)._replace(free=mib * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    check = storage.data_dir(tmp_path)
+    assert check.state is state
+    assert f"only {mib} MiB free" in check.detail
+    assert "Free space" in check.advice
+
+
 def test_a_data_directory_that_cannot_be_written_is_missing(tmp_path, monkeypatch):
     def refuse(**_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -1,6 +1,7 @@
 """Every error is an RFC 9457 problem, whoever raised it."""
 
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -142,6 +143,17 @@ async def test_our_errors_keep_reason_hint_and_headers(rig, error, status, reaso
     assert problem.get("hint") == error.hint
     for name, pattern in headers.items():
         assert re.fullmatch(pattern, answer.headers[name])
+
+
+async def test_no_error_needs_a_thread(rig, monkeypatch):
+    fail_with(rig, StorageUnavailable())
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    is_problem(await rig.ask("GET", "/fail", key=""), 503, "storage_unavailable")
+    is_problem(await rig.ask("GET", "/nowhere", key=""), 404, "not_found")
 
 
 async def test_a_bug_is_500_and_tells_nothing(rig):

@@ -239,6 +239,22 @@ async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothin
     assert (answered(reply), link.paused) == ([{"n": 1}], False)
 
 
+async def test_time_in_which_the_store_is_waited_for_is_no_standstill(registry, proof, clock, guard, caplog):
+    clock.now += 8.0
+    proof.error = OwnershipUnknown()
+    proof.may_end.set()
+    for _ in range(3):
+        await guard.prove()
+        clock.now += 2.0
+    said = [each for each in caplog.messages if "was stopped for" in each]
+    assert [each.split(";")[0] for each in said] == ["The event loop was stopped for 8.0 s"]
+    proof.error = None
+    await guard.prove()
+    clock.now += 5.0
+    await guard.prove()
+    assert len([each for each in caplog.messages if "was stopped for" in each]) == 2
+
+
 async def test_who_waits_for_a_proof_that_fails_does_not_ask_once_more(registry, proof, guard):
     """Each would take two seconds, one after the other."""
     stand_still(registry)
