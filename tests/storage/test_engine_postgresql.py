@@ -7,6 +7,7 @@ import anyio
 import psutil
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
@@ -110,9 +111,28 @@ async def test_connections_that_the_server_has_closed_are_replaced_unseen(url, d
 
 
 async def test_a_connection_that_dies_in_the_middle_is_unavailable_storage(url, database):
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageUnavailable, match="does not answer"):  # and so nothing was changed
         await _cut_off(url, database)
     await database.ping()
+
+
+async def test_a_change_whose_commit_got_no_answer_may_have_been_carried_out(url, database):
+    pid = 0
+
+    def cut_off(_: object) -> None:
+        with psycopg.connect(url, autocommit=True) as administrator:
+            administrator.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+
+    async def change() -> None:
+        nonlocal pid
+        async with database.write() as connection:
+            pid = (await connection.exec_driver_sql("SELECT pg_backend_pid()")).scalar_one()
+
+    await database.ping()
+    event.listen(database._engine.sync_engine, "commit", cut_off)
+    with pytest.raises(StorageUnavailable, match="did not say whether") as caught:
+        await change()
+    assert "look at the object" in (caught.value.hint or "")
 
 
 async def _cut_off(url: str, database: Database) -> None:
