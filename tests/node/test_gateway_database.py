@@ -19,7 +19,8 @@ from app.config.settings import Settings
 from app.domain import ApiKey, BackendSpec
 from app.node.application import create_app
 from app.node.gateway import Gateway, open_gateway
-from app.storage import audit_follower, engine, migrate
+from app.storage import audit_follower, migrate
+from app.storage.health import watch
 from tests.node.test_gateway import SERVER
 from tests.postgres import postgres_server
 
@@ -35,7 +36,7 @@ def server() -> Iterator[Any]:
 
 @pytest.fixture
 def settings(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(engine, "WATCH_EVERY_S", 0.05)
+    monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.05)
     monkeypatch.setattr(audit_follower, "POLL_S", 0.05)
     values = {"DATA_DIR": str(tmp_path), "DATABASE_URL": server[0], "SECRET_KEY": "ab" * 32, "MAX_PROCESSES": "20"}
     return Settings.from_env({f"TRUNKLINE_{name}": value for name, value in values.items()})
