@@ -66,6 +66,10 @@ class Level:
         self._calm_since: float | None = None
         self.level = 0
 
+    def move(self, sessions_at: float, calls_at: float) -> None:
+        """The marks are others from now on."""
+        self.marks = (sessions_at, max(sessions_at, calls_at))
+
     def look(self, measure: float, now: float) -> int:
         """The level after this measurement."""
         passed = sum(measure >= mark for mark in self.marks)
@@ -132,7 +136,7 @@ class Overload:
         self.memory, self.descriptors = self._machine.memory(), self._machine.descriptors()
         if limit := self.descriptors.limit:
             sessions_at = for_sessions(limit, self._marks.sessions_share) / limit
-            self._levels["descriptors"].marks = (sessions_at, max(sessions_at, self._marks.calls_share))
+            self._levels["descriptors"].move(sessions_at, self._marks.calls_share)
             self._due = self._count_due()
         metrics.loop_lag_seconds.set(self.lag_s)
         metrics.memory_used_bytes.set(self.memory.used)

@@ -139,6 +139,10 @@ class Database:
                 raise StorageUnavailable(UNCERTAIN, hint=hint) from error.__cause__
             raise
 
+    def forget_refusal(self) -> None:
+        """Changes succeed again, as far as is known."""
+        self.refused = None
+
     async def try_change(self) -> None:
         """Commits a change of nothing. Raises StorageUnavailable: the next change is likely to fail as well."""
         if self._file is not None and not self._file.has_room():

@@ -48,6 +48,10 @@ class _Closed(io.RawIOBase):
 
     is_over = False
 
+    def end(self) -> None:
+        """Takes everything from now on, without a word."""
+        self.is_over = True
+
     def writable(self) -> bool:
         return True
 
@@ -66,19 +70,20 @@ def opened_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+        vars(sys).update(stderr=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
-        sys.stdout = Stdout(io.BufferedWriter(_Closed()), encoding="utf-8", write_through=True)
+        vars(sys).update(stdout=Stdout(io.BufferedWriter(_Closed()), encoding="utf-8", write_through=True))
     elif (own := sys.__stdout__) is not None and sys.stdout is own:
         raw = io.BufferedWriter(io.FileIO(own.fileno(), "wb", closefd=False))
-        sys.stdout = Stdout(raw, encoding=own.encoding, errors=own.errors, line_buffering=own.isatty())
+        ours = Stdout(raw, encoding=own.encoding, errors=own.errors, line_buffering=own.isatty())
+        vars(sys).update(stdout=ours)
 
 
 def give_up() -> None:
     """What was not written is dropped, as is what comes: Python would fail to write it when the process ends."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Closed):
-        raw.is_over = True
+        raw.end()
         return
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

@@ -6,6 +6,7 @@ import signal
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
@@ -514,7 +515,7 @@ async def test_without_descriptors_for_a_process_callers_wait_until_there_are_so
     first = await pool.lease(spec_of("echo"), NO_LIMITS)
     left[0] = 0
     async with anyio.create_task_group() as tasks:
-        done = []
+        done: list[Any] = []
         await start_waiting(tasks, pool, spec_of("echo"), done, "second")
         assert total(pool, "leased") == 1
         left[0] = 1  # nobody tells the pool

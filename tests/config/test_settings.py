@@ -360,5 +360,5 @@ def test_a_very_long_value_is_not_repeated_whole(tmp_path, name):
 def test_an_empty_option_is_no_default(tmp_path, name):
     option = name.replace("_", "-")
     with pytest.raises(SettingsError, match=rf"^TRUNKLINE_{name.upper()}: the option --{option} is empty$"):
-        Settings.from_env({"TRUNKLINE_DATA_DIR": str(tmp_path / "data")}, **{name: ""})
+        Settings.from_env({"TRUNKLINE_DATA_DIR": str(tmp_path / "data")}, **{name: ""})  # type: ignore[arg-type]
     assert not (tmp_path / "data").exists() or name != "data_dir"

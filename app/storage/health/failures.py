@@ -108,7 +108,7 @@ def _meaning(error: exc.DBAPIError, file: SqliteFile | None) -> StorageUnavailab
 
 def _without_address(error: exc.SQLAlchemyError) -> None:
     """Its text ends with an address of SQLAlchemy's documents otherwise, which helps nobody on call."""
-    error.code = None
+    vars(error).update(code=None)
 
 
 def is_damaged(error: BaseException | None) -> bool:

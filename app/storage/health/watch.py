@@ -58,7 +58,7 @@ class DatabaseWatch:
         if str(problem) != str(self._problem):
             if problem is None:
                 log.info("The database can be used again")
-                self._database.refused = None  # of the outage; if changes still fail, the next one says so
+                self._database.forget_refusal()  # of the outage; if changes still fail, the next one says so
             else:
                 log.warning("%s", _told(problem))
         self._problem = problem
@@ -69,7 +69,8 @@ class DatabaseWatch:
         if refused is not None and self._refusal is not None:
             try:
                 await self._database.try_change()
-                refused = self._database.refused = None
+                self._database.forget_refusal()
+                refused = None
             except StorageUnavailable as error:
                 refused = error
         if str(refused) != str(self._refusal):
