@@ -266,7 +266,7 @@ def test_a_working_directory_that_is_gone_matters_only_to_relative_paths(tmp_pat
 def test_ctrl_c_while_modules_are_imported_is_exit_code_130_without_a_word(module):
     program = f"""
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it, as `&` of a script does
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it, as with `&` in a script
 class AtImport:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
