@@ -123,6 +123,7 @@ class WarmPool:
             return False
         except Exception:
             logger.exception("Could not initialise the process of a shared backend", extra=held.stock.log_fields)
+            self._deaths.not_prepared(process, held.stock, BackendExited(_UNEXPECTED))
             return False
         return True
 

@@ -253,11 +253,12 @@ class Catalog:
         return stored
 
     async def _read_what_is_decided(self, key: Key) -> None:
+        """It is stored, so nobody hears of an error: if it cannot be read now, this node follows as the others do."""
         try:
             await self._read_again(key)
-        except GatewayError:
+        except GatewayError as error:
+            log.warning("What was decided of backend %s of %s is stored, and not read yet: %s", key[1], key[0], error)
             self.changed_elsewhere(key, is_shown=True)
-            raise
 
     async def approvals(self, key: Key) -> Approvals:
         """What persons have said of the backend's tools. Raises BackendNotFound, StorageUnavailable."""
@@ -321,7 +322,7 @@ class Catalog:
                 await self._read_again(key)
             except GatewayError:
                 self._outdated[key] = None  # again soon: open sessions read nothing themselves
-            except Exception:  # which would end the tasks of the node
+            except Exception:  # a bug: the others are read all the same
                 log.exception("Could not read again what backend %s of %s offers", key[1], key[0])
 
     async def _try_to_inquire(self, key: Key) -> None:

@@ -107,7 +107,7 @@ class Knowledge:
                     await self._read(tenant)
                 except GatewayError:
                     continue  # it is read when it is needed, after MAX_AGE_S
-                except Exception:  # which would end the tasks of the node
+                except Exception:  # a bug: the others are read all the same
                     log.exception("Could not read again what %s has written for its toolsets", tenant)
 
     def _take_outdated(self) -> Iterator[str]:

@@ -56,3 +56,15 @@ async def test_a_process_that_dies_while_it_is_prepared_counts_as_one_early_deat
             await pool.lease(spec, NO_LIMITS)
     breaker = pool._inventory.stocks[spec.key].breaker
     assert (breaker.is_open, breaker._in_a_row) == (False, 2)
+
+
+async def test_whoever_waits_hears_of_an_unexpected_error_in_preparing(make_pool, running):
+    """Before, the next process was started for the caller, and the next, until the wait was over."""
+
+    async def fail(process):
+        raise RuntimeError("a bug")
+
+    pool = await make_pool(prepare=fail)
+    with pytest.raises(BackendExited, match="an unexpected error of the gateway"):
+        await pool.lease(shared("echo"), NO_LIMITS)
+    await eventually(lambda: not running.supervisor.processes)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from app.catalog.catalog import Catalog
+from app.catalog.entries import Decision
 from app.errors import StorageUnavailable
 from app.metrics import Metrics
 from app.protocol.toolset.offer import Offer
@@ -137,3 +138,25 @@ async def test_what_open_sessions_show_is_read_again_though_it_is_no_longer_cach
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert (rig.revision(), rig.changes) == (2, [KEY, KEY])
+
+
+async def test_a_decision_that_is_stored_is_no_error_where_it_cannot_be_read_at_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+):
+    """The administrator was told that nothing was changed, and the other nodes were not told at once."""
+    rig.store.is_late = False
+
+    async def decide(*_: Any) -> None:
+        rig.store.row, rig.store.failures = replace(row(1), policy="block"), 1
+
+    monkeypatch.setattr(rig.catalog._deciding, "decide", decide)
+    await rig.catalog.decide(KEY, Decision(False, ["tool_1"], None, "me"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.catalog.run)
+        with anyio.fail_after(20):
+            while not rig.changes[1:]:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    (known,) = rig.catalog.cached(KEY[0], [KEY[1]])
+    assert known is not None
+    assert list(known.withheld) == ["tool_1"]
