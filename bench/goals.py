@@ -94,10 +94,8 @@ def _rows_side_by_side(_: str) -> list[Row]:
         both = [(mine, base) for one, two in pairs if (mine := dig(one, path)) and (base := dig(two, path))]
         if not both:
             raise ValueError(f"{ours} and {floor} have no {path}")
-        base, mine = (statistics.median(each[place] for each in both) for place in (1, 0))
-        return Row(
-            what, statistics.median(a / b for a, b in both), "x", target, shown=f"{base:.4g} → {mine:.4g}", **more
-        )
+        base, mine = (_plain(statistics.median(each[place] for each in both)) for place in (1, 0))
+        return Row(what, statistics.median(a / b for a, b in both), "x", target, shown=f"{base} → {mine}", **more)
 
     cpu, rate = "calls.{}.gateway_us_per_call", "calls.{}.calls_per_s"
     one, many = "setup.sequential.p50_ms", "setup.concurrent_50.p50_ms"
@@ -335,8 +333,13 @@ def table(found: Found) -> str:
     return "\n".join(lines)
 
 
+def _plain(number: float) -> str:
+    """Four digits, and never as a power of ten."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
+
+
 def _shown(number: float, unit: str) -> str:
-    return f"{TIMES}{number:.3g}" if unit == "x" else f"{number:,.4g} {unit}".rstrip()
+    return f"{TIMES}{number:.3g}" if unit == "x" else f"{_plain(number)} {unit}".rstrip()
 
 
 def kept() -> Found:
