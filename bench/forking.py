@@ -1,16 +1,20 @@
 """What a fork costs beside a process that is executed: the first answer, CPU, and memory of its own; alternating.
 
-    .venv/bin/python bench/forking.py [--rounds 11] [--tier N] PROGRAM [PROGRAM ...]
+    .venv/bin/python bench/forking.py [--rounds 11 | --trials] [--tier N] PROGRAM [PROGRAM ...]
 
-PROGRAM is the script of an MCP server in Python, for instance `.venv/bin/mcp-server-time`. Every process is started by
-a Supervisor, as for a session that finds no warm one, and measured after its answer to `tools/list`, with all that
-keeps it in its sandbox. CPU is that of its control group, of the spawner, and of the template's group meanwhile; where
-there are no control groups, of its living processes only. The template's memory is shown by itself.
+PROGRAM is the script of an MCP server in Python, for instance `.venv/bin/mcp-server-time`; with arguments, in quotes.
+Every process is started by a Supervisor, as for a session that finds no warm one, and measured after its answer to
+`tools/list`, with all that keeps it in its sandbox. CPU is that of its control group, of the spawner, and of the
+template's group meanwhile; where there are no control groups, of its living processes only. The template's memory is
+shown by itself.
+
+`--trials` measures nothing: it says which programs are forked with `start: auto`, and why the others are not.
 """
 
 import argparse
 import asyncio
 import os
+import shlex
 import statistics
 import sys
 import tempfile
@@ -18,7 +22,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -113,9 +117,14 @@ class Bench(NamedTuple):
         return found, process
 
 
+def spec_of(program: str, start: Literal["fork", "auto"]) -> BackendSpec:
+    command, *args = shlex.split(program)
+    return BackendSpec("bench", "server", os.path.abspath(command), tuple(args), start=start)
+
+
 async def compare(bench: Bench, program: str, rounds: int) -> None:
     supervisor = bench.supervisor
-    fork = BackendSpec("bench", "server", program, start="fork")
+    fork = spec_of(program, "fork")
     execute = replace(fork, name="executed", start="exec")
     why = await supervisor.forking.settled(fork)
     if why:
@@ -135,7 +144,15 @@ async def compare(bench: Bench, program: str, rounds: int) -> None:
     supervisor.forking.forget(fork.key)
 
 
-async def run(programs: list[str], rounds: int, wanted: int | None) -> None:
+async def is_forked(bench: Bench, program: str) -> bool:
+    spec = spec_of(program, "auto")
+    why = await bench.supervisor.forking.settled(spec)
+    print(f"{Path(program).name}: {why or 'forked'}", flush=True)
+    bench.supervisor.forking.forget(spec.key)
+    return not why
+
+
+async def run(programs: list[str], rounds: int, wanted: int | None, *, only_trials: bool) -> None:
     metrics = Metrics("bench")
     async with AsyncExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-bench-"))
@@ -148,17 +165,23 @@ async def run(programs: list[str], rounds: int, wanted: int | None) -> None:
         composer = Composer(machine, NeedsFinder([place]), egress)
         options = SupervisorOptions(Homes(Path(place)), InTier(tier, composer), sched_batch=True)
         supervisor = await stack.enter_async_context(Supervisor(metrics, options))
+        bench = Bench(supervisor, cgroups)
+        if only_trials:
+            forked = [await is_forked(bench, program) for program in programs]
+            print(f"{sum(forked)} of {len(forked)} are forked")
+            return
         for program in programs:
-            await compare(Bench(supervisor, cgroups), os.path.abspath(program), rounds)
+            await compare(bench, program, rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--trials", action="store_true", help="only say which are forked with `start: auto`")
     parser.add_argument("--tier", type=int, choices=(0, 1, 2, 3), help="default: the highest of this machine")
     arguments = parser.parse_args()
-    asyncio.run(run(arguments.programs, arguments.rounds, arguments.tier))
+    asyncio.run(run(arguments.programs, arguments.rounds, arguments.tier, only_trials=arguments.trials))
 
 
 if __name__ == "__main__":
