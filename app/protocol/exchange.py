@@ -50,6 +50,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.running_tasks import RunningTasks
+from app.protocol.without_id import may_be_of_a_call
 
 # Bytes of params that are kept as long as the session.
 MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
@@ -210,7 +211,7 @@ class Exchange:
 
     def _answered_without_id(self, response: Response) -> Call | None:
         """The only call gets an error with the id null: the backend could not read the request's id."""
-        if response.id != b"null" or response.member != "error" or len(self.calls) != 1:
+        if len(self.calls) != 1 or not may_be_of_a_call(response):
             return None
         return self.calls.popitem()[1]
 

@@ -10,10 +10,12 @@ import anyio
 import httpx2
 import pytest
 
-from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.gateway import ROOT, Endpoint, Gateway, until
+from tests.integration.parked import WITHIN_S, states
 from tests.integration.wire import Wire, in_time, last_message, rpc, wire
 
 ODD_LINES = [sys.executable, str(ROOT / "tests/servers/odd_lines.py")]
+REFUSES = [sys.executable, str(ROOT / "tests/servers/refuses_notifications.py")]
 PAYLOADS = {
     "an emoji that was cut in two": b'{"text":"cut \\ud83d"}',
     "deep": b'{"deep":' + b"[" * 1500 + b"]" * 1500 + b"}",
@@ -130,3 +132,20 @@ async def test_an_argument_that_was_cut_inside_an_emoji_reaches_the_server(odd: 
         with in_time():
             response = await session.post(body)
         assert last_message(response)["result"]["content"][0]["text"] == "cut \ud83d"
+
+
+@pytest.mark.parametrize("isolation", ["session", "shared"])
+async def test_a_server_that_refuses_notifications_refuses_no_call(gateway: Gateway, isolation: str) -> None:
+    """Its error has no id: before, it ended the call that happened to run, as that of an unknown method."""
+    endpoint = gateway.endpoint(REFUSES, isolation=isolation, recovery="respawn", timeouts={"park_s": 1})
+    async with wire(endpoint) as session, wire(endpoint) as other, anyio.create_task_group() as tasks:
+
+        async def cancel_soon() -> None:
+            await anyio.sleep(0.3)
+            for _ in range(3):
+                await session.post(b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+
+        tasks.start_soon(cancel_soon)
+        assert await session.call("wait", seconds=1) == "done"
+        await until(lambda: states(endpoint) == ["parked"] * 2, WITHIN_S)
+        assert await session.call("wait") == await other.call("wait") == "done"  # after the next handshake

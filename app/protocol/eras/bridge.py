@@ -48,6 +48,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.revisions import Revision, is_handshake
+from app.protocol.without_id import may_be_of_a_call
 
 USUAL_LEVEL = "info"  # of a client that has set none
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a call is repeated that asked no question; doubles each time
@@ -298,7 +299,7 @@ class Bridge:
             yield self._initialized(response)
             return
         call = self._calls.get(response.id)
-        if call is None and response.id == b"null" and response.member == "error" and len(self._calls) == 1:
+        if call is None and len(self._calls) == 1 and may_be_of_a_call(response):
             call = next(iter(self._calls.values()))  # the server could not read its id
         if call is None or call.is_paused:
             return

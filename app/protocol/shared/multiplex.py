@@ -44,6 +44,7 @@ from app.protocol.shared.process_calls import ProcessCalls
 from app.protocol.shared.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import Subscriptions
 from app.protocol.shared.task_owners import NotYours, TaskOwners, task_named
+from app.protocol.without_id import may_be_of_a_call
 
 MAX_URIS = 256  # that one session may subscribe to
 BROADCAST_BYTES = 16 << 20  # to all sessions together between two ticks; more is dropped
@@ -261,7 +262,7 @@ class Multiplex:
 
     def _answer(self, response: Response) -> list[Out]:
         call = self._calls.running.pop(response.id, None) or self._calls.late.pop(response.id, None)
-        if call is None and response.id == b"null" and response.member == "error":  # it could not read the id
+        if call is None and may_be_of_a_call(response):
             self._require_greeting(_HELLO_ID, "it is an error without an id")
             call = self._calls.only()
             if call is not None:

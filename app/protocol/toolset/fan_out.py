@@ -54,6 +54,7 @@ from app.protocol.toolset.outs import (
     ToSession,
 )
 from app.protocol.toolset.searching import CALL, FIND, NO_SEARCH, Search, inner_call, listed_for
+from app.protocol.without_id import may_be_of_a_call
 
 MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
@@ -315,7 +316,7 @@ class FanOut:
 
     def _answered(self, member: int, response: Response, line: bytes) -> list[Out]:
         call = self._calls.of(member, response.id)
-        if call is None and response.id == b"null" and response.member == "error":  # it could not read the id
+        if call is None and may_be_of_a_call(response):
             call = self._calls.only(member)
             line = line if call is None else dump_response(call.id, response)
         if call is None:
