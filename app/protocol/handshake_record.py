@@ -24,7 +24,7 @@ from app.protocol.jsonrpc import (
 
 MAX_URIS = 256
 _HELLOS = ("initialize", "server/discover")
-_LISTEN = "subscriptions/listen"
+_LISTEN, _SUBSCRIBE = "subscriptions/listen", "resources/subscribe"
 _LISTS = ("tools", "prompts", "resources")
 _ABOVE_WARNING = ("error", "critical", "alert", "emergency")
 _PLACE = ("traceparent", "tracestate", "baggage")  # members of `_meta` (SEP-414)
@@ -130,7 +130,9 @@ class HandshakeRecord:
         """The line could not be written."""
         message = parse_backend(line)
         if type(message) is Request:
-            self._pending.pop(message.id, None)
+            method, request = self._pending.pop(message.id, ("", b""))
+            if method == _SUBSCRIBE:
+                self._not_subscribed(request)
         elif type(message) is Response:
             self._asked[message.id] = None
 
@@ -145,12 +147,21 @@ class HandshakeRecord:
             method, request = self._pending.pop(message.id, ("", b""))
             if method in _HELLOS and message.member == "result":
                 self._note_hello(method, request, message)
+            elif method == _SUBSCRIBE and message.member == "error":
+                self._not_subscribed(request)
             return not message.id.startswith(_OURS)
         if type(message) is Request:
             self._asked[message.id] = None
         elif type(message) is Notification and message.method == "notifications/cancelled":
             self._asked.pop(bytes((message.params or {}).get("requestId", ABSENT)), None)
         return True
+
+    def _not_subscribed(self, request: bytes) -> None:
+        """The process has refused it, or has not got it. Without a line it was subscribed before."""
+        message = parse_backend(request) if request else None
+        if type(message) is Request:
+            self._uris.pop(string_of((message.params or {}).get("uri")) or "", None)
+            self._changed()
 
     def received_too_much(self, beginning: bytes, end: bytes) -> None:
         """The ends of a line of the process that was too long to be kept: an answer, if one can be told."""
@@ -165,11 +176,13 @@ class HandshakeRecord:
         if method == "logging/setLevel":
             self._level = params
             self._changed()
-        elif method in ("resources/subscribe", "resources/unsubscribe"):
+        elif method in (_SUBSCRIBE, "resources/unsubscribe"):
             uri = string_of(params.get("uri")) or ""
+            is_new = uri not in self._uris
             self._uris.pop(uri, None)
-            if method == "resources/subscribe" and len(self._uris) < MAX_URIS:
+            if method == _SUBSCRIBE and len(self._uris) < MAX_URIS:
                 self._uris[uri] = None
+                self._pending[message.id] = method, line if is_new else b""  # it may be refused
             self._changed()
 
     def _note_hello(self, method: str, line: bytes, response: Response) -> None:

@@ -70,6 +70,21 @@ def test_the_last_log_level_and_the_subscriptions_that_are_left_are_replayed() -
     assert not record.received(line(id=ours, result={}))
 
 
+def test_a_subscription_that_was_refused_or_not_sent_is_none() -> None:
+    record = opened()
+    record.sent(line(id=2, method="resources/subscribe", params={"uri": "a:"}))
+    record.received(line(id=2, error={"code": -32002, "message": "no such resource"}))
+    assert record.is_at_rest
+    record.sent(unsent := line(id=3, method="resources/subscribe", params={"uri": "b:"}))
+    record.unsent(unsent)
+    assert record.is_at_rest
+    for number, outcome in ((4, {"result": {}}), (5, {"error": {"code": 1, "message": "again"}})):
+        record.sent(line(id=number, method="resources/subscribe", params={"uri": "c:"}))
+        record.received(line(id=number, **outcome))
+    assert ("resources/subscribe", {"uri": "c:"}) in replayed(record)
+    assert not record.is_at_rest
+
+
 def test_calls_in_flight_are_named_once_and_cancelled_ones_not() -> None:
     record = opened()
     for number in (5, 6, 7):
