@@ -163,7 +163,7 @@ class _Watch:
 
     def __init__(self, names: frozenset[str], own_cwd: bool) -> None:
         self._names, self._own_cwd = names, own_cwd
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
         self._new: list[Any] = []
 
     def begin(self) -> None:
@@ -192,16 +192,17 @@ class _Watch:
         """Undoes it, also in modules that have taken what was replaced for what it is (`from os import urandom`)."""
         originals = {}
         while self._replaced:
-            place, name, old = self._replaced.pop()
-            originals[id(getattr(place, name))] = old
-            _put(place, name, old)
+            place, name, old, new = self._replaced.pop()
+            originals[id(new)] = old
+            if getattr(place, name, None) is new:  # else an import has put something of its own there
+                _put(place, name, old)
         for module in list(sys.modules.values()):
             for name, value in list(getattr(module, "__dict__", {}).items()):
                 if id(value) in originals:
                     _put(module, name, originals[id(value)])
 
     def _replace(self, place: Any, name: str, new: Any) -> None:
-        self._replaced.append((place, name, getattr(place, name)))
+        self._replaced.append((place, name, getattr(place, name), new))
         self._new.append(new)  # as long as it lives, its id is nobody else's
         _put(place, name, new)
 
