@@ -10,6 +10,7 @@ import builtins
 import io
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ _KNOWN = frozenset((
 
 # These draw from libraries of C. They are imported first, if at all, so that they can be watched.
 _DRAWING = (("uuid", "uuid1"), ("ssl", "RAND_bytes"))
+_TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 
 
 def be_different() -> None:
@@ -71,8 +73,9 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
         if name in task["modules"] and name not in skipped:
             __import__(name)
     began, known = time.monotonic(), {0, 1, 2, task["socket"]}
-    found = [os.environ.get(name, "") for name in ("HOME", "TMPDIR")] if task["has_rooms"] else []
-    places = {each: set(os.listdir(each)) for each in found if os.path.isdir(each)}
+    found = [*map(os.environ.get, ("HOME", "TMPDIR")), "/dev/shm"] if task["has_rooms"] else []  # noqa: S108
+    places = {each: set(os.listdir(each)) for each in found if each and os.path.isdir(each)}
+    given = _given()
     watch.begin()
     try:
         for name in task["modules"]:
@@ -84,6 +87,7 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
                 _look(name, known)
                 _look_at_generators()
                 _look_for_files(name, places)
+                _look_at_what_is_given(name, given)
     finally:
         watch.end()
     _look_at_all()
@@ -135,6 +139,28 @@ def _look_for_files(name: str, places: dict[str, set[str]]) -> None:
         for each in set(os.listdir(place)) - known:
             known.add(each)
             _find("file", f"{place}/{each}", [name])
+
+
+def _given() -> dict[str, str]:
+    """What a fork does not take over from its template."""
+    timers = [each for each in _TIMERS if signal.getitimer(getattr(signal, each))[0]]
+    found = {"working directory": _link("cwd"), "timer": " ".join(timers)}
+    return {**found, **{f"descriptor {each}": _link(f"fd/{each}") for each in range(3)}}
+
+
+def _link(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/{name}")
+    except OSError:  # it is closed
+        return ""
+
+
+def _look_at_what_is_given(name: str, known: dict[str, str]) -> None:
+    """After an import: what it has changed of that would be lost."""
+    for kind, what in _given().items():
+        if what != known[kind]:
+            known[kind] = what
+            _find(kind, what, [name])
 
 
 def _look_at_all() -> None:

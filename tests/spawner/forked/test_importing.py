@@ -22,6 +22,30 @@ def importing(tmp_path, code):
 
 
 @pytest.mark.parametrize(
+    ("code", "expression", "expected"),
+    [
+        ("import os\nos.chdir('/usr')", "__import__('os').getcwd()", "/usr"),
+        (
+            "import signal\nsignal.setitimer(signal.ITIMER_REAL, 3000)",
+            "__import__('signal').alarm(0) > 2000",
+            True,
+        ),
+        (
+            "import os\nnothing = os.open(os.devnull, os.O_WRONLY)\nos.dup2(nothing, 2)\nos.close(nothing)",
+            "__import__('os').readlink('/proc/self/fd/2')",
+            "/dev/null",
+        ),
+        ("import os\nos.close(2)", "__import__('os').path.exists('/proc/self/fd/2')", False),
+    ],
+    ids=["working directory", "timer", "stderr elsewhere", "no stderr"],
+)
+async def test_what_a_fork_is_given_is_what_the_imports_have_made_of_it(running, tmp_path, code, expression, expected):
+    process, listener = await forked(running, importing(tmp_path, code))
+    assert await value(process, listener, expression) == expected
+    assert running.supervisor.forking.templates[0].skipped == {"helper"}
+
+
+@pytest.mark.parametrize(
     ("place", "name"),
     [("builtins", "open"), ("os", "open"), ("os", "urandom"), ("random", "random"), ("random.Random", "seed")],
 )
@@ -38,3 +62,11 @@ def stays():
     process, listener = await forked(running, importing(tmp_path, code))
     assert await value(process, listener, "helper.stays()")
     assert running.supervisor.forking.templates[0].skipped == set()
+
+
+@needs_bubblewrap
+async def test_a_file_that_an_import_leaves_in_shared_memory_is_in_each_fork(tmp_path):
+    spec = importing(tmp_path, "open('/dev/shm/made', 'w').close()")
+    async with forking(tmp_path, Tier.NAMESPACES) as running:
+        process, listener = await forked(running, spec)
+        assert await value(process, listener, "__import__('os').listdir('/dev/shm')") == ["made"]
