@@ -31,8 +31,14 @@ _KNOWN = frozenset((
 ))  # fmt: skip
 
 
-# These draw from libraries of C. They are imported first, if at all, so that they can be watched.
-_DRAWING = (("uuid", "uuid1"), ("ssl", "RAND_bytes"))
+# What these do is done in libraries of C. They are imported first, if at all, so that they can be watched. SQLite draws
+# from a generator of its own, and no connection survives a fork.
+_IN_C = (
+    ("uuid", "uuid1", "random number"),
+    ("ssl", "RAND_bytes", "random number"),
+    ("sqlite3", "connect", "database"),
+    ("sqlite3.dbapi2", "connect", "database"),
+)
 _TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 
 
@@ -69,7 +75,7 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
     fork would not inherit, is a finding: it has to be skipped."""
     watch = _Watch(frozenset(task["own"]), task["own_cwd"])
     skipped, failed = frozenset(task["skip"]), list[str]()
-    for name, _ in _DRAWING:
+    for name, _, _ in _IN_C:
         if name in task["modules"] and name not in skipped:
             __import__(name)
     began, known = time.monotonic(), {0, 1, 2, task["socket"]}
@@ -205,9 +211,9 @@ class _Watch:
                 self._call_through(random, name, "random number")
         for place in (builtins, io, os):
             self._call_through(place, "open", "random number", _is_random)
-        for module, function in _DRAWING:
+        for module, function, kind in _IN_C:
             if module in sys.modules:
-                self._call_through(sys.modules[module], function, "random number")
+                self._call_through(sys.modules[module], function, kind)
         self._replace(random.Random, "seed", _noting_seeds(random.Random.seed))
         self._call_through(_thread, "start_new_thread", "thread")
         for function in ("_start_new_thread", "_start_joinable_thread"):

@@ -64,6 +64,19 @@ def stays():
     assert running.supervisor.forking.templates[0].skipped == set()
 
 
+async def test_forks_draw_different_numbers_from_a_database_in_memory(running, tmp_path):
+    code = """
+import sqlite3
+memory = sqlite3.connect(":memory:")
+(token,), = memory.execute("select hex(randomblob(8))")
+def draw():
+    return [token, *memory.execute("select hex(randomblob(8))").fetchone()]
+"""
+    spec = importing(tmp_path, code)
+    drawn = [await value(*await forked(running, spec), "helper.draw()") for _ in range(2)]
+    assert len({*drawn[0], *drawn[1]}) == 4
+
+
 @needs_bubblewrap
 async def test_a_file_that_an_import_leaves_in_shared_memory_is_in_each_fork(tmp_path):
     spec = importing(tmp_path, "open('/dev/shm/made', 'w').close()")
