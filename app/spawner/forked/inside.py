@@ -29,6 +29,7 @@ EXIT_NOT_STARTED = 127
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 _PATH_BENEATH, _NET_PORT = 1, 2
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 22, 24
 _CAPABILITY_VERSION_3 = 0x20080522
 _RLIMIT_LOCKS = 10  # see app/spawner/tree.py
@@ -86,7 +87,9 @@ def _tell_modules(channel: socket.socket) -> None:
 def _serve(channel: socket.socket, task: dict[str, Any], preload: Preload, be_different: Callable[[], None]) -> None:
     """Returns in a fork that has become a session's process."""
     environment = dict(os.environ)
+    _adopt_orphans(True)  # what the imports start is found, whoever has started it
     report = preload(task)
+    _adopt_orphans(False)
     changed = {name: os.environ.get(name) for name in {*environment, *os.environ}}
     changed = {name: value for name, value in changed.items() if value != environment.get(name)}
     gc.collect()
@@ -106,6 +109,10 @@ def _serve(channel: socket.socket, task: dict[str, Any], preload: Preload, be_di
             _become(socket.socket(fileno=descriptors[0]), task, changed, be_different)
             return
         os.close(descriptors[0])
+
+
+def _adopt_orphans(adopts: bool) -> None:
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(adopts), *[ctypes.c_ulong(0)] * 3))
 
 
 def _fork_twice(session: int) -> bool:

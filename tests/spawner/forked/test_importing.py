@@ -64,6 +64,22 @@ def stays():
     assert running.supervisor.forking.templates[0].skipped == set()
 
 
+async def test_an_import_that_leaves_a_daemon_is_not_forked(running, tmp_path):
+    code = """
+import os, time
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    for each in range(3):
+        os.close(each)
+    time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+    assert "its imports leave process" in await known(running, importing(tmp_path, code))
+
+
 async def test_forks_draw_different_numbers_from_a_database_in_memory(running, tmp_path):
     code = """
 import sqlite3
