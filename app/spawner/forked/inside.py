@@ -140,7 +140,8 @@ def _flush() -> None:
     """What the imports have printed would be printed again by each fork."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with contextlib.suppress(Exception):  # it may be closed, or of a kind that does not flush
+                stream.flush()
     _libc.fflush(None)
 
 

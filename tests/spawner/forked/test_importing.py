@@ -64,6 +64,12 @@ def stays():
     assert running.supervisor.forking.templates[0].skipped == set()
 
 
+async def test_a_program_whose_output_cannot_be_flushed_is_forked(running, tmp_path):
+    code = "import sys\nclass Guard:\n    def write(self, text): pass\nsys.stderr = Guard()"
+    process, listener = await forked(running, importing(tmp_path, code))
+    assert await value(process, listener, "type(sys.stderr).__name__") == "Guard"
+
+
 async def test_an_import_that_leaves_a_daemon_is_not_forked(running, tmp_path):
     code = """
 import os, time
