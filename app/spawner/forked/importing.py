@@ -49,6 +49,7 @@ def be_different() -> None:
     module = sys.modules.get
     if (numpy := module("numpy.random")) is not None:
         numpy.seed()
+    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
     if (ssl := module("ssl")) is not None:
         ssl.RAND_add(os.urandom(32), 32.0)
     if (uuid := module("uuid")) is not None:

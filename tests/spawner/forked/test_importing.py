@@ -99,6 +99,12 @@ def draw():
     assert len({*drawn[0], *drawn[1]}) == 4
 
 
+async def test_a_fork_knows_the_number_of_its_own_thread(running, tmp_path):
+    process, listener = await forked(running, importing(tmp_path, "import threading"))
+    expression = "[helper.threading.main_thread().native_id, helper.threading.get_native_id()]"
+    assert len(set(await value(process, listener, expression))) == 1
+
+
 @needs_bubblewrap
 async def test_a_file_that_an_import_leaves_in_shared_memory_is_in_each_fork(tmp_path):
     spec = importing(tmp_path, "open('/dev/shm/made', 'w').close()")
