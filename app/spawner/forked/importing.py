@@ -38,6 +38,9 @@ _IN_C = (
     ("ssl", "RAND_bytes", "random number"),
     ("sqlite3", "connect", "database"),
     ("sqlite3.dbapi2", "connect", "database"),
+    ("fastuuid", "uuid4", "random number"),
+    ("uuid_utils", "uuid4", "random number"),
+    ("uuid_utils", "uuid7", "random number"),
 )
 _TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 
@@ -54,6 +57,9 @@ def be_different() -> None:
         ssl.RAND_add(os.urandom(32), 32.0)
     if (uuid := module("uuid")) is not None:
         vars(uuid).update(_node=None, _last_timestamp=None)
+    if (site := module("site")) is not None and site.USER_BASE is not None:
+        vars(site).update(USER_BASE=None, USER_SITE=None)
+        site.getusersitepackages()
     if (temporary := module("tempfile")) is not None:
         vars(temporary).update(tempdir=None, _name_sequence=None)
     if (process := module("multiprocessing.process")) is not None:
@@ -79,22 +85,24 @@ def preload(task: dict[str, Any]) -> dict[str, Any]:
     for name, _, _ in _IN_C:
         if name in task["modules"] and name not in skipped:
             __import__(name)
-    began, known = time.monotonic(), {0, 1, 2, task["socket"]}
+    began, known, threads = time.monotonic(), {0, 1, 2, task["socket"]}, set(_threads())
     found = [*map(os.environ.get, ("HOME", "TMPDIR")), "/dev/shm"] if task["has_rooms"] else []  # noqa: S108
     places = {each: set(os.listdir(each)) for each in found if each and os.path.isdir(each)}
     given = _given()
     watch.begin()
     try:
         for name in task["modules"]:
-            if name not in sys.modules and skipped.isdisjoint(_with_packages(name)):
+            names = [each for each in reversed(_with_packages(name)) if each not in sys.modules]
+            if name in names and skipped.isdisjoint(_with_packages(name)):
                 try:
                     __import__(name)
                 except BaseException:  # noqa: BLE001 - as it was in the program, or it needs the program
                     failed.append(name)
-                _look(name, known)
+                _look(names, known)
+                _look_at_threads(names, threads)
                 _look_at_generators()
-                _look_for_files(name, places)
-                _look_at_what_is_given(name, given)
+                _look_for_files(names, places)
+                _look_at_what_is_given(names, given)
     finally:
         watch.end()
     _look_at_all()
@@ -118,7 +126,7 @@ def _find(kind: str, what: str, modules: list[str]) -> None:
         _findings.append((kind, what, modules))
 
 
-def _look(name: str, known: set[int]) -> None:
+def _look(names: list[str], known: set[int]) -> None:
     """After an import: a descriptor would be shared by all sessions."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor not in known:
@@ -127,7 +135,19 @@ def _look(name: str, known: set[int]) -> None:
             except OSError:  # that of the listing itself
                 continue
             known.add(descriptor)
-            _find("descriptor", what, [name])
+            _find("descriptor", what, names)
+
+
+def _threads() -> list[str]:
+    return os.listdir("/proc/self/task")
+
+
+def _look_at_threads(names: list[str], known: set[str]) -> None:
+    """After an import: what runs and was not started by `threading` is of a library of C."""
+    new = set(_threads()) - known
+    known |= new
+    if new and not any(kind == "thread" and names[0] in found for kind, _, found in _findings):
+        _find("thread", f"{len(new)} of a library", names)
 
 
 def _look_at_generators() -> None:
@@ -140,12 +160,12 @@ def _look_at_generators() -> None:
                 _find("random number", "random", modules)
 
 
-def _look_for_files(name: str, places: dict[str, set[str]]) -> None:
+def _look_for_files(names: list[str], places: dict[str, set[str]]) -> None:
     """After an import: a session has these directories empty."""
     for place, known in places.items():
         for each in set(os.listdir(place)) - known:
             known.add(each)
-            _find("file", f"{place}/{each}", [name])
+            _find("file", f"{place}/{each}", names)
 
 
 def _given() -> dict[str, str]:
@@ -162,18 +182,17 @@ def _link(name: str) -> str:
         return ""
 
 
-def _look_at_what_is_given(name: str, known: dict[str, str]) -> None:
+def _look_at_what_is_given(names: list[str], known: dict[str, str]) -> None:
     """After an import: what it has changed of that would be lost."""
     for kind, what in _given().items():
         if what != known[kind]:
             known[kind] = what
-            _find(kind, what, [name])
+            _find(kind, what, names)
 
 
 def _look_at_all() -> None:
-    threads = os.listdir("/proc/self/task")
-    if len(threads) > 1 and not any(kind == "thread" for kind, _, _ in _findings):
-        _find("thread", f"{len(threads)} threads", [])
+    if len(_threads()) > 1 and not any(kind == "thread" for kind, _, _ in _findings):
+        _find("thread", f"{len(_threads())} threads", [])
     with open("/proc/self/maps") as maps:
         for line in maps:
             fields = line.split(None, 5)

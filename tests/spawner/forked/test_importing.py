@@ -111,3 +111,35 @@ async def test_a_file_that_an_import_leaves_in_shared_memory_is_in_each_fork(tmp
     async with forking(tmp_path, Tier.NAMESPACES) as running:
         process, listener = await forked(running, spec)
         assert await value(process, listener, "__import__('os').listdir('/dev/shm')") == ["made"]
+
+
+@pytest.mark.parametrize("code", ["import faulthandler\nfaulthandler.dump_traceback_later(3600)", "import nested"])
+async def test_a_module_whose_library_starts_a_thread_is_left_to_each_fork(running, tmp_path, code):
+    spec = importing(tmp_path, code)
+    (tmp_path / "program/nested.py").write_text("import faulthandler\nfaulthandler.dump_traceback_later(3600)")
+    process, listener = await forked(running, spec)
+    assert await value(process, listener, "len(__import__('os').listdir('/proc/self/task'))") == 2
+    assert "helper" in running.supervisor.forking.templates[0].skipped
+
+
+async def test_an_id_that_a_library_draws_at_an_import_is_a_fork_s_own(running, tmp_path):
+    spec = importing(tmp_path, "from fastuuid import uuid4\ntoken = uuid4()")
+    code = """
+import ctypes
+def uuid4():
+    drawn = ctypes.c_uint32()
+    ctypes.CDLL(None).getrandom(ctypes.byref(drawn), 4, 0)
+    return drawn.value
+"""
+    (tmp_path / "program/fastuuid.py").write_text(code)
+    drawn = [await value(*await forked(running, spec), "helper.token") for _ in range(2)]
+    assert len(set(drawn)) == 2
+
+
+async def test_the_directory_of_a_user_s_packages_is_below_the_home_of_a_fork(running, tmp_path):
+    process, listener = await forked(running, importing(tmp_path, "import site"))
+    home, base, place = await value(
+        process, listener, "[__import__('os').environ['HOME'], helper.site.USER_BASE, helper.site.USER_SITE]"
+    )
+    assert base.startswith(home)
+    assert place.startswith(home)
