@@ -134,6 +134,10 @@ class RespawningLink:
         lease.release("parked")
         return True
 
+    @property
+    def has_process(self) -> bool:
+        return self._state is LinkState.LIVE
+
     def unsent(self) -> Collection[bytes]:
         return self._waiting.keys()
 

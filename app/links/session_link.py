@@ -139,6 +139,11 @@ class SessionLink:
         return () if self._parkable is None or self.is_bridged else self._parkable.unsent()
 
     @property
+    def has_process(self) -> bool:
+        """Whether it has one to give back."""
+        return self._parkable is None or self._parkable.has_process
+
+    @property
     def is_without_process(self) -> bool:
         """Whether it is parked, and has not been given another process yet."""
         return self.rest == "parked" and self.process is None

@@ -80,6 +80,10 @@ class Parkable(Protocol):
         something is under way that the next process would know nothing of, or this one could not do. `with_news`:
         after another process was taken, the session is told that lists may have changed."""
 
+    @property
+    def has_process(self) -> bool:
+        """Whether there is one to give back: not while it is parked, or waits for another one."""
+
     def unsent(self) -> Collection[bytes]:
         """The ids of requests that wait for a process."""
 

@@ -121,6 +121,10 @@ class ToolsetLink:
         for member in self._members:
             member.release(reason)
 
+    @property
+    def has_process(self) -> bool:
+        return any(each.has_process for each in self._members)
+
     def unsent(self) -> Collection[bytes]:
         """Members have ids of their own."""
         return ()

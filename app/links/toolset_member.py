@@ -148,6 +148,12 @@ class ToolsetMember:
     def answering(self) -> bytes | None:
         return None if self._link is None else self._link.answering()
 
+    @property
+    def has_process(self) -> bool:
+        """As Parkable.has_process."""
+        lease: object = self._lease
+        return self.state is State.OPEN and (not isinstance(lease, Parkable) or lease.has_process)
+
     def park(self, keeper: Keeper) -> bool:
         """As Parkable.park. The catalogue knows its lists: those of the next process are no news."""
         lease: object = self._lease

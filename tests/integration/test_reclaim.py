@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import psutil
 import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
@@ -165,3 +166,23 @@ async def test_a_node_makes_room_with_its_own_sessions(own_nodes: Nodes, http: h
         assert (await mine.post(rpc("ping"))).status_code == 404
         assert await session.call("echo", text="x") == "x"
     assert there.metrics().get('trunkline_sessions_closed_total{reason="reclaimed"}', 0.0) == 0
+
+
+async def test_a_session_whose_process_has_died_is_not_ended_to_free_one(
+    gateway: Gateway, http: httpx2.AsyncClient
+) -> None:
+    """Somebody else has its place, and it waits for another one. Before, its own wait ended it: it was idle."""
+    timeouts = {"reclaim_idle_s": SOON_S, "park_s": LATE_S}
+    endpoint = gateway.endpoint(ECHO, max_processes=1, recovery="respawn", timeouts=timeouts)
+    one, other = Wire(http, endpoint), Wire(http, endpoint)
+    await one.open()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other.open)
+        await anyio.sleep(0.3)  # it stands in line
+        for process in gateway.serving(endpoint.tenant):
+            psutil.Process(process["pid"]).kill()
+    await anyio.sleep(2 * SOON_S)
+    for session in (one, other):
+        response = await session.post(rpc("ping"))
+        assert response.status_code == 200, response.text
+        await session.close()

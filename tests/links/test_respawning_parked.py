@@ -327,3 +327,14 @@ async def test_an_answer_that_is_too_large_is_an_answer(rig: Rig, keeper: Keeper
     assert not rig.link.park(keeper)
     rig.link.backend_sent_too_much(b'{"jsonrpc":"2.0","result":', b',"id":2}')
     assert rig.link.park(keeper)
+
+
+async def test_it_says_when_it_has_no_process_to_give_back(rig: Rig, keeper: Keeper) -> None:
+    rig.open()
+    assert rig.link.has_process
+    rig.process.die()
+    assert not rig.link.has_process
+    await rig.greeted()
+    assert rig.link.has_process
+    assert rig.link.park(keeper)
+    assert not rig.link.has_process

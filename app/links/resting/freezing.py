@@ -99,6 +99,10 @@ class FreezingLink(PassingLink):
         self._stillness, self._keeper = Stillness.FROZEN, keeper
         return True
 
+    @property
+    def has_process(self) -> bool:
+        return True
+
     def unsent(self) -> Collection[bytes]:
         """None: each is written at once."""
         return ()
