@@ -26,7 +26,7 @@ from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
 from app.node.certificate_files import read_certificate
 from app.node.hangup import Hangup
-from app.node.listeners import listen, share_port
+from app.node.listeners import reserve_port
 from app.node.stopping import StopProgress, drain_words
 from app.spawner.syscalls import refuse_inspection
 from app.storage import migrate
@@ -67,7 +67,7 @@ def serve_nodes(settings: Settings, count: int, *, demo: bool = False) -> int:
     logs.configure(settings.log_level)
     with Progress() as progress:
         migrate.prepare(settings.database_url, progress.begin)
-    with _reserve_port(settings) as port:
+    with reserve_port(settings) as port:
         say_where_data_is(settings.data_dir)
         return anyio.run(_Fleet(settings, port, count, demo=demo).run)
 
@@ -84,13 +84,6 @@ def _check(settings: Settings) -> None:
             "on several machines run `trunkline serve` with a NODE_URL for each node"
         )
     read_certificate(settings, "")  # else the first node would say what is wrong with it
-
-
-def _reserve_port(settings: Settings) -> socket.socket:
-    """A socket that never listens: it keeps the port while no node has it, and turns port 0 into a real one."""
-    if settings.port:  # with SO_REUSEPORT we would silently join whoever listens there
-        listen(settings).close()
-    return share_port(settings)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 import contextlib
 import socket
+import sys
+from collections.abc import Iterator
 
 from app.config.hosts import is_wildcard
 from app.config.settings import Settings
@@ -30,6 +32,22 @@ def share_port(settings: Settings) -> socket.socket:
         shared.close()
         raise _taken(settings, error) from None
     return shared
+
+
+@contextlib.contextmanager
+def reserve_port(settings: Settings) -> Iterator[socket.socket]:
+    """A socket that never listens: it keeps the port while no node has it, and turns port 0 into a real one. Raises
+    SettingsError: it is taken."""
+    if settings.port:  # with SO_REUSEPORT we would silently join whoever listens there
+        listen(settings).close()
+    with share_port(settings) as port, socket.socket(socket.AF_UNIX) as mark:
+        host, number = port.getsockname()[:2]
+        try:  # nor must we join who has reserved it, and does not listen yet
+            if sys.platform == "linux":  # the name is in no file system, and goes with this process
+                mark.bind(f"\0trunkline {host} {number}")
+        except OSError as error:
+            raise _taken(settings, error) from None
+        yield port
 
 
 def listen_inside() -> socket.socket:

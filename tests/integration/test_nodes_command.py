@@ -19,6 +19,7 @@ import pytest
 
 from app.config.settings import Settings
 from app.node import fleet as fleet_module
+from app.node.listeners import reserve_port
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
 from tests.programs import Program, run_program
@@ -145,7 +146,7 @@ async def test_a_node_that_hangs_is_replaced_and_then_every_new_connection_is_an
     def members() -> list[psutil.Process]:
         return [each for each in psutil.Process().children() if each.pid not in before and is_alive(each)]
 
-    with fleet_module._reserve_port(Settings.from_env(os.environ, port=0)) as port:
+    with reserve_port(Settings.from_env(os.environ, port=0)) as port:
         number = port.getsockname()[1]
         some = fleet_module._Fleet(Settings.from_env(os.environ), port, 2, demo=False)
         migrate.prepare(Settings.from_env(os.environ).database_url)
@@ -275,6 +276,16 @@ def test_a_port_that_is_taken_is_not_shared_with_whoever_has_it(tmp_path: Path, 
         port = other.getsockname()[1]
         done = run("--nodes", "2", data_dir=tmp_path, **{**settings, "PORT": str(port)})
     assert done.returncode == 2
+    assert str(port) in done.stderr
+
+
+def test_a_port_that_other_nodes_are_about_to_take_is_not_shared_with_them(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    with reserve_port(Settings.from_env(environment(tmp_path, settings), port=0)) as reserved:
+        port = reserved.getsockname()[1]
+        done = run("--nodes", "2", data_dir=tmp_path, **{**settings, "PORT": str(port)})
+    assert (done.returncode, done.stdout) == (2, "")
     assert str(port) in done.stderr
 
 
