@@ -70,7 +70,9 @@ class Draining:
             # A client that always has a call in flight would keep its session here until one is cut off. New calls
             # wait until another node has the session or it has ended; then they were not carried out.
             for session in left:
-                if not session.exchange.has_questions:
+                if session.exchange.has_questions:  # the answer has to find it, also where it is asked only now
+                    self._sessions.show(session)
+                else:
                     self._sessions.hide(session)
         return lot([each for each in left if not each.exchange.calls], self._streams_per_tick)
 

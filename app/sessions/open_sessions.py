@@ -35,6 +35,11 @@ class OpenSessions:
         if self.by_id.pop(session.id, None) is not None:
             self._hidden[session.id] = session
 
+    def show(self, session: Session) -> None:
+        """Requests find a hidden one again."""
+        if self._hidden.get(session.id) is session and session.id not in self.by_id:
+            self.by_id[session.id] = self._hidden.pop(session.id)
+
     def remove(self, session: Session) -> None:
         """One that was handed over may have come back before it has ended here: then there are two of this id."""
         tenant = session.spec.tenant

@@ -48,6 +48,9 @@ class FakeSessions:
     def hide(self, session: FakeSession) -> None:
         self.hidden.add(session)
 
+    def show(self, session: FakeSession) -> None:
+        self.hidden.discard(session)
+
     def __iter__(self) -> Iterator[FakeSession]:
         return iter(list(self.left))
 
@@ -156,6 +159,25 @@ async def test_in_the_second_half_no_session_takes_a_new_call_but_one_that_is_be
                 await anyio.lowlevel.checkpoint()
         assert 1.0 <= clock.now < 1.0 + 3 * TICK_S
         assert sessions.hidden == {busy}
+        tasks.cancel_scope.cancel()
+
+
+async def test_one_that_is_asked_something_later_is_found_until_that_is_answered(clock):
+    sessions = FakeSessions(1)
+    (busy,) = sessions.left
+
+    async def becomes(hidden: set[FakeSession]) -> None:
+        with anyio.fail_after(20):
+            while sessions.hidden != hidden:
+                await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(draining(sessions, 30.0).run)
+        await becomes({busy})
+        busy.exchange.has_questions = True
+        await becomes(set())
+        busy.exchange.has_questions = False
+        await becomes({busy})
         tasks.cancel_scope.cancel()
 
 
