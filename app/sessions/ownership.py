@@ -46,6 +46,7 @@ class Ownership:
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
         self._session_ids: dict[str, str] = {}  # of the routes that are sessions
+        self._unsure: dict[str, None] = {}  # keys of sessions of which a take-over was given up: it may come late
         self._ended: dict[str, None] = {}  # keys of sessions that ended here; those never come back
         self._claiming = SingleFlight[str]()
         self._doubted: set[str] = set()  # routes about which the store is being asked
@@ -135,10 +136,22 @@ class Ownership:
             taken = await self._store.take_over(route, self.node, self.url)
         except BaseException:
             self._leave(route.owned_by(self.node, self.url), hand_over=True)  # it may be ours all the same
+            if len(self._unsure) >= MAX_RELEASES:
+                del self._unsure[next(iter(self._unsure))]
+            self._unsure[route.key] = None
             raise
         if taken is not None:
             self._keep(taken, session_id)
         return taken
+
+    def frees_late(self, route: Route) -> bool:
+        """Frees a route of ours that stands for nothing, where a take-over was given up and has reached the store after
+        its release: with another connection. False for any other route."""
+        if route.key not in self._unsure:
+            return False
+        del self._unsure[route.key]
+        self._leave(route, hand_over=True)
+        return True
 
     def owns(self, key: str) -> bool:
         """Whether the route is ours, and not being released."""
@@ -214,6 +227,7 @@ class Ownership:
     def _keep(self, route: Route, session_id: str) -> None:
         self._routes[route.key], self._session_ids[route.key] = route, session_id
         self._ended.pop(route.key, None)
+        self._unsure.pop(route.key, None)
 
     def _forget(self, key: str) -> Route | None:
         self._session_ids.pop(key, None)

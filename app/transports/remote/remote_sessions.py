@@ -110,7 +110,7 @@ class RemoteSessions:
         """The session that is here, or is taken over because no node has it.
 
         None where it has to be looked up again: another node was quicker, or our route has no session because it is
-        being handed over, to us or to another node.
+        being handed over, to us or to another node, or because we had given up taking it over.
 
         Raises:
             SessionNotFound: none of these.
@@ -118,8 +118,9 @@ class RemoteSessions:
         find = partial(self._registry.get, session_id, request.principal, request.tenant, request.backend)
         if isinstance(located, Free):
             return await self._taken_over(request, session_id, located.route, find)
-        session = find()
-        if session is None and not self._ownership.holds(located.key) and not self._take_over.is_under_way(located.key):
+        session, owned = find(), self._ownership
+        is_on_its_way = owned.holds(located.key) or self._take_over.is_under_way(located.key)
+        if session is None and not is_on_its_way and not owned.frees_late(located):
             raise SessionNotFound
         return session
 

@@ -24,6 +24,7 @@ from app.metrics import Metrics
 from app.peers.client import PeerUnreachable
 from app.peers.passing import Passing
 from app.protocol.lifecycle import SessionState
+from app.routing.memory_store import MemoryStore
 from app.routing.router import Router
 from app.routing.routes import NodeRecord, session_key
 from app.sessions.directory import BackendDirectory
@@ -248,6 +249,25 @@ async def test_a_route_of_ours_that_stands_for_nothing_is_no_session(rig):
     session.close("handed_over")
     with pytest.raises(SessionNotFound):
         await rig.ask(session.id)
+
+
+async def test_a_take_over_that_comes_after_it_was_given_up_and_released_costs_nobody_the_session(rig, monkeypatch):
+    """On another connection to the store commands can pass each other."""
+    store, ownership, session_id = rig.cluster.store, rig.cluster.ownership, await rig.abandoned()
+    left = (await store.find(session_key(session_id))).route
+    store.is_away = True
+    with pytest.raises(RoutesUnavailable):
+        await ownership.take_over(left, session_id)
+    store.is_away = False
+    assert await ownership.flush(30)
+    await store.beat(record(HERE))
+    assert await MemoryStore.take_over(store, left, HERE, record(HERE).url) is not None
+    session = await rig.ask(session_id)
+    assert session.id == session_id
+    session.close("deleted")
+    assert await ownership.flush(30)
+    with pytest.raises(SessionNotFound):
+        await rig.ask(session_id)
 
 
 async def test_nodes_that_have_it_no_more_are_asked_a_few_times(rig):
