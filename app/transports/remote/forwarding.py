@@ -14,7 +14,7 @@ import anyio
 
 from app.cluster.durability import DURABLE, is_durable
 from app.domain import BackendSpec
-from app.errors import GatewayError, InvalidMessage, NodeUnavailable
+from app.errors import ClientError, GatewayError, InvalidMessage, NodeUnavailable, StorageUnavailable
 from app.http.errors import HttpRefusal
 from app.metrics import Metrics
 from app.peers.client import CLIENT_ADDRESS, SESSION, PeerClient, PeerLost, PeerRefused, PeerRequest, PeerResponse
@@ -170,6 +170,9 @@ class Forwarding:
                     last = error
             except _Stalled:
                 result, is_whole = "client_gone", False
+            except ClientError:  # access was lost: what its owner still says is not for this client
+                response.take()
+                is_whole = _is_events(response)
         if is_whole:  # not within unless_gone: the end of the answer would look like a disconnect
             await request.send({"type": "http.response.body", "body": response.take() + last})
         self._results[result].inc()
@@ -251,6 +254,8 @@ async def _stream(request: McpRequest, response: PeerResponse, passage: _Passage
     is_events = _is_events(response)
     async for received in response:
         chunk = passage.part(received, is_events=is_events)
+        with contextlib.suppress(StorageUnavailable):  # the owner asks as well
+            await request.require_still_allowed()
         with anyio.move_on_after(STALLED_S) as patience:
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
         if patience.cancelled_caught:

@@ -113,12 +113,14 @@ class SendingNode:
         self.errors: list[Exception] = []
 
         self.recovery: Literal["end", "respawn"] = "end"
+        self.watch = CredentialExpiry()  # of the last request
 
     async def _backend(self, tenant: str, name: str) -> BackendSpec:
         return BackendSpec(tenant, name, "server", recovery=self.recovery)
 
     async def forward(self, request: McpRequest) -> None:
         """The endpoint."""
+        self.watch = request._watch or self.watch
         body = await request.body(LIMIT) if request.method == "POST" else b""
         try:
             await self.forwarding.forward(request, body, NodeRecord("node-b", self.to, "1", datetime.now(UTC)))

@@ -71,9 +71,9 @@ async def says_what_it_got(request: McpRequest) -> None:
 class Streaming:
     """An endpoint that sends what the test gives it, and notices when its client leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, content_type: bytes = EVENTS[1]) -> None:
         self.chunks: asyncio.Queue[bytes] = asyncio.Queue()  # the empty one is the end
-        self.asked = 0
+        self.asked, self._type = 0, (EVENTS[0], content_type)
         self.is_left = asyncio.Event()
 
     async def __call__(self, request: McpRequest) -> None:
@@ -87,7 +87,7 @@ class Streaming:
 
     async def _answer(self, request: McpRequest) -> None:
         first = await self.chunks.get()
-        await request.send({"type": "http.response.start", "status": 200, "headers": [EVENTS]})
+        await request.send({"type": "http.response.start", "status": 200, "headers": [self._type]})
         await request.send({"type": "http.response.body", "body": first, "more_body": True})
         while chunk := await self.chunks.get():
             await request.send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -172,6 +172,28 @@ async def test_a_stream_is_passed_on_as_it_is_made(sender: SendingNode, method: 
             owner.chunks.put_nowait(b"")
             assert [chunk async for chunk in chunks] == []
         await until(lambda: sender.results() == {"ok": 1})
+
+
+@pytest.mark.parametrize("content_type", [b"text/event-stream", b"application/json"])
+async def test_a_key_that_was_revoked_gets_nothing_more_whenever_the_owner_hears_of_it(
+    sender: SendingNode, content_type: bytes
+) -> None:
+    owner = Streaming(content_type)
+    async with two_nodes(sender, owner) as client:
+        owner.chunks.put_nowait(b"data: 1\n\n")
+        async with client.stream("POST", MCP) as response:
+            chunks = response.aiter_raw()
+            assert await anext(chunks) == b"data: 1\n\n"
+            sender.watch.revoked(lambda principal: principal != ALICE)
+            owner.chunks.put_nowait(b"data: 2\n\n")
+            assert await anext(chunks) == b"data: 2\n\n"
+            sender.watch.revoked(lambda principal: principal == ALICE)
+            owner.chunks.put_nowait(b"data: 3\n\n")
+            with contextlib.suppress(httpx2.RemoteProtocolError):  # half of a body is no whole one
+                assert [chunk async for chunk in chunks] == []
+                assert content_type.startswith(b"text")
+        with anyio.fail_after(20):
+            await owner.is_left.wait()
 
 
 async def test_a_client_that_leaves_its_stream_is_known_to_the_owner(sender: SendingNode) -> None:
