@@ -177,7 +177,7 @@ class AllNodes:
         """
         if self._own.end_session(tenant, session):
             return True
-        told = await self._ask_others("end", list[bool], tenant=tenant, session=session)
+        told = await self._gather_all("end", list[bool], tenant=tenant, session=session)
         if not any(told.rows) and told.silent:
             raise nodes_unavailable(told.silent)
         return any(told.rows)
@@ -186,7 +186,7 @@ class AllNodes:
         """Restarts a process on any node; None if there is none. Raises as `end_session`."""
         if (own := self._own.restart_process(tenant, process)) is not None:
             return own
-        told = await self._ask_others("restart", list[Restarted], tenant=tenant, process=process)
+        told = await self._gather_all("restart", list[Restarted], tenant=tenant, process=process)
         if not told.rows and told.silent:
             raise nodes_unavailable(told.silent)
         return told.rows[0] if told.rows else None
@@ -221,27 +221,20 @@ class AllNodes:
         """Who has opened it may still do so. None, or without some of its nodes: it has ended.
 
         Raises as `end_session`."""
-        told = await self._gather("confirm_inspection", list[InspectionView], tenant=tenant, inspection=inspection)
+        told = await self._gather_all("confirm_inspection", list[InspectionView], tenant=tenant, inspection=inspection)
         if not told.rows and told.silent:
             raise nodes_unavailable(told.silent)
         return views_together(told.rows)[0] if told.rows else None
 
     async def inspections(self, tenant: str) -> Gathered[InspectionView]:
         """The tenant's inspections, open and lately ended, the newest first."""
-        found = await self._gather("inspections", list[InspectionView], tenant=tenant)
+        found = await self._gather_all("inspections", list[InspectionView], tenant=tenant)
         return Gathered(views_together(found.rows), found.silent)
-
-    async def known_inspections(self, tenant: str) -> Gathered[InspectionView]:
-        """As `inspections`; those that have lost Redis are asked too, as they may still have some."""
-        lost = [each.node for each in self._lost.lately()]
-        others = self._ask_others("inspections", list[InspectionView], lost, tenant=tenant)
-        found, theirs = await at_once(self.inspections(tenant), others)
-        return Gathered(views_together([*found.rows, *theirs.rows]), found.silent)
 
     async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
         """Messages of an inspection on any node; None if there is no such inspection. Raises as `end_session`."""
         asked = {"inspection": inspection, "after": str(after), "limit": str(limit)}
-        found = await self._gather("inspected", list[Seen], tenant=tenant, **asked)
+        found = await self._gather_all("inspected", list[Seen], tenant=tenant, **asked)
         if not found.rows and found.silent:
             raise nodes_unavailable(found.silent)
         return seen_together(found.rows, limit, found.silent)
@@ -252,7 +245,7 @@ class AllNodes:
         Raises:
             NodeUnavailable: a node that may have it, or a part of it, did not answer; what others have is closed.
         """
-        told = await self._gather("close_inspection", list[bool], tenant=tenant, inspection=inspection)
+        told = await self._gather_all("close_inspection", list[bool], tenant=tenant, inspection=inspection)
         if told.silent and (has_parts or not any(told.rows)):
             raise nodes_unavailable(told.silent)
         return any(told.rows)
@@ -295,8 +288,15 @@ class AllNodes:
         return await self._own.check(spec, limits, steps)
 
     async def _merged(self, what: str, kind: type[list[Listing[R]]], tenant: str | None, window: Window) -> Listing[R]:
-        found = await self._gather(what, kind, **_asked(tenant, window))
+        found = await self._gather_all(what, kind, **_asked(tenant, window))
         return merged(found.rows, window, found.silent)
+
+    async def _gather_all(self, what: str, kind: type[list[T]], /, **query: str) -> Gathered[T]:
+        """As `_gather`, and the rows of nodes that have lost Redis and still answer: what they have goes on."""
+        lost = [each.node for each in self._lost.lately()]
+        theirs = self._ask_others(what, kind, lost, **query)
+        found, answers = await at_once(self._gather(what, kind, **query), theirs)
+        return Gathered([*found.rows, *answers.rows], found.silent)
 
     async def _gather(self, what: str, kind: type[list[T]], only: str = "", /, **query: str) -> Gathered[T]:
         """The rows of all nodes, this one first; or those of `only` one."""

@@ -212,7 +212,7 @@ def _start(tasks: TaskGroup, gateway: Gateway, jobs: Mapping[str, Job], *, is_vi
 def _lost_inspections(gateway: Gateway) -> LostInspections:
     membership, audit = gateway.membership, AuditLog(gateway.records.database)
     return LostInspections(
-        gateway.routing.node, membership.heartbeat.peers.keys, audit, membership.all_nodes.known_inspections
+        gateway.routing.node, membership.heartbeat.peers.keys, audit, membership.all_nodes.inspections
     )
 
 

@@ -149,9 +149,10 @@ class Node:
     def __init__(self, node_id: str, *has: str, key: bytes = KEY) -> None:
         self.overview = Overview(node_id, list(has))
         self.peers: dict[str, NodeRecord] = {}
+        self.departed: dict[str, NodeRecord] = {}
         own, mine = cast("Any", self.overview), credentials(node_id, key)
         self.client = PeerClient(mine)
-        self.all = AllNodes(own, self.peers.values, self.client)
+        self.all = AllNodes(own, self.peers.values, self.client, departed=self.departed.values)
         self.inside = PeerRequests(mine, partial(answer_for, own), LateHeads(), max_body_bytes=1000)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -324,6 +325,19 @@ async def test_a_session_is_not_said_to_be_gone_where_a_node_did_not_answer():
         assert await a.all.end_session("acme", "s2")
         with pytest.raises(NodeUnavailable, match="gone"):
             await a.all.end_session("acme", "s1")
+
+
+async def test_what_a_node_has_that_has_lost_redis_is_seen_and_ended_and_of_a_dead_one_nothing_is_expected():
+    a, b = Node(A, "s1"), Node(B, "s2", "s3")
+    async with others(a, b):
+        a.departed.update({B: a.peers.pop(B), "gone": NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)})
+        listed = await a.all.sessions("acme", Window())
+        assert ([each.id for each in listed.rows], listed.total, listed.silent) == (["s1", "s2", "s3"], 3, [])
+        assert await a.all.end_session("acme", "s2")
+        assert await a.all.restart_process("acme", "s3") == Restarted("s3", "echo", B, "leased", 1, 2)
+        assert not await a.all.end_session("acme", "s4")
+        a.departed[B] = replace(a.departed[B], draining=True)  # it has left, with all it had
+        assert not await a.all.end_session("acme", "s3")
 
 
 async def test_a_process_is_restarted_where_it_is_and_not_said_to_be_gone_where_a_node_is_silent():
