@@ -97,7 +97,7 @@ class ConsoleSessions:
     def _known(self, digest: bytes) -> SignedIn | None:
         """What is remembered, if it need not be asked for again."""
         kept, now = self._remembered.get(digest), self._now()
-        if kept is None or kept.until <= now:
+        if kept is None or not kept.until - REMEMBERED <= now < kept.until:  # earlier: the clock was set back
             return None
         self._remembered[digest] = kept._replace(used_at=now)
         return kept.session

@@ -24,6 +24,7 @@ from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
+from app.sessions.standstill import since_boot
 from app.storage.audit_act import Act
 from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen, moment, view_of
 from app.this_node.problems.problem import Problem
@@ -60,6 +61,7 @@ class Inspecting:
         self._sessions: dict[str, list[Session]] = {}  # by inspection
         self._of_backends: dict[tuple[str, str], Inspection] = {}
         self._unconfirmed: dict[str, float] = {}  # until when, by the monotonic clock
+        self._ends_at: dict[str, float] = {}  # by a clock that nobody sets back
         self._unwritten: deque[Act] = deque(maxlen=MAX_UNWRITTEN)
 
     async def run(self) -> None:
@@ -77,9 +79,9 @@ class Inspecting:
 
     async def _look_for_ever(self) -> None:
         while True:
-            began = time.monotonic()
+            began = since_boot()
             await anyio.sleep(LOOK_EVERY_S)
-            if time.monotonic() - began > STANDSTILL_S:
+            if since_boot() - began > STANDSTILL_S:
                 self.end_where(lambda inspection: True, "standstill")
             self._look(time.time())
 
@@ -117,6 +119,7 @@ class Inspecting:
             return Opened(refusal=str(error), is_limit=isinstance(error, QuotaExceeded))
         self._sessions[about.id] = []
         self._unconfirmed[about.id] = time.monotonic() + CONFIRM_S
+        self._ends_at[about.id] = since_boot() + about.ends_at - time.time()
         if session is None:
             self._of_backends[tenant, about.backend] = inspection
             for spec in self._specs((tenant, about.backend)):
@@ -203,12 +206,15 @@ class Inspecting:
             about = each.about
             if about.session and self._sessions[about.id][0].state is SessionState.CLOSED:
                 self._inspections.end(each, now, "session_ended")
+            elif self._ends_at[about.id] <= since_boot():
+                self._inspections.end(each, now, "time")
             elif self._unconfirmed.get(about.id, math.inf) < time.monotonic():
                 self._inspections.end(each, now, "not_confirmed")
 
     def _has_ended(self, inspection: Inspection) -> None:
         about = inspection.about
         self._unconfirmed.pop(about.id, None)
+        del self._ends_at[about.id]
         if not about.session:
             del self._of_backends[about.tenant, about.backend]
         for session in self._sessions.pop(about.id):

@@ -83,6 +83,18 @@ async def test_signing_out_ends_it_here_at_once_and_elsewhere_soon(database: Dat
     assert await there.find(cookie) is None
 
 
+async def test_signing_out_ends_it_elsewhere_soon_though_the_clock_there_was_set_back(database: Database):
+    clock, clock_there = Clock(), Clock()
+    here, there = sessions(database, clock), sessions(database, clock_there)
+    cookie = await here.begin("acme", b"Bearer tlk_x")
+    found = await there.find(cookie)
+    assert found is not None
+    clock_there.now -= timedelta(hours=1)
+    await here.end(found)
+    clock_there.now += timedelta(seconds=6)
+    assert await there.find(cookie) is None
+
+
 async def test_a_session_that_is_signed_out_while_it_is_looked_up_is_not_remembered(database: Database):
     clock, looking, go_on = Clock(), anyio.Event(), anyio.Event()
 

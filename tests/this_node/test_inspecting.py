@@ -21,7 +21,7 @@ from app.protocol.jsonrpc import Request
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import StandstillDetector
+from app.sessions.standstill import StandstillDetector, since_boot
 from app.storage.audit_act import Act
 from app.this_node import inspecting as module
 from app.this_node.inspecting import Inspecting
@@ -181,6 +181,16 @@ async def test_one_that_nobody_confirms_ends_and_what_it_saw_is_gone(rig, princi
     assert (rig.view().ending, rig.view().kept) == ("not_confirmed", 0)
     assert rig.inspecting.confirm("acme", "i1") is None
     assert not is_tapped(session)
+
+
+async def test_its_time_is_over_in_time_though_the_clock_of_the_machine_was_set_back(rig, monkeypatch):
+    clock = since_boot() + 59.0
+    rig.inspecting.open("acme", asked(backend="echo"))
+    assert rig.inspecting.confirm("acme", "i1") is not None
+    monkeypatch.setattr(module, "since_boot", lambda: clock)
+    assert rig.view().ending is None
+    monkeypatch.setattr(module, "since_boot", lambda: clock + 2.0)
+    assert rig.view().ending == "time"
 
 
 async def test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant(rig, principal):
