@@ -19,12 +19,12 @@ from anyio.abc import TaskGroup
 from prometheus_client import Counter
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from app.errors import RoutesUnavailable
 from app.redis import address as redis_address
 from app.redis import key_check
-from app.redis.survey import eviction_policy, in_one_line
+from app.redis.survey import eviction_policy, in_one_line, is_of_replica
 from app.redis.waiting_commands import USUAL_DEADLINES, Deadlines, WaitingCommands
 
 CONNECT_S = redis_address.CONNECT_S
@@ -277,9 +277,9 @@ class RedisConnection:
         while True:
             try:
                 reply = await connection.read_response()
-            except ReadOnlyError:
-                raise  # no longer the master: the next connection finds the new one
             except ResponseError as refusal:
+                if is_of_replica(refusal):
+                    raise  # no longer the master: the next connection finds the new one
                 reply = refusal
             self._waiting.answer(reply)
 

@@ -8,9 +8,9 @@ as long as routes are kept, so the key can be changed once no node has run for t
 import hmac
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
-from app.redis.survey import ask
+from app.redis.survey import ask, is_of_replica
 
 NAME = "trunkline:key"
 KEPT_MS = 600_000  # as long as routes: afterwards nothing sealed with the old key is left
@@ -47,9 +47,9 @@ async def claim(connection: AbstractConnection, value: bytes) -> None:
     """Writes the value, or raises OtherKey if there is another one. Errors of the script show at the next heartbeat."""
     try:
         fits = await ask(connection, "EVAL", _CLAIM, 0, value, KEPT_MS)
-    except ReadOnlyError:
-        raise
-    except ResponseError:
+    except ResponseError as refusal:
+        if is_of_replica(refusal):
+            raise
         return
     if not fits:
         raise OtherKey("it is used by nodes with another TRUNKLINE_SECRET_KEY")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import anyio
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import MasterDownError, ReadOnlyError, RedisError, ResponseError
 
 from app.errors import RoutesUnavailable
 from app.redis import address as redis_address
@@ -79,6 +79,11 @@ async def ask(connection: AbstractConnection, *command: str | bytes | int) -> An
     """The answer to one command. Raises RedisError or OSError."""
     await connection.send_command(*command)
     return await connection.read_response()
+
+
+def is_of_replica(refusal: ResponseError) -> bool:
+    """Whether this Redis is no longer the master. Redis 6 says it within the error of a script."""
+    return isinstance(refusal, ReadOnlyError | MasterDownError) or ": -READONLY " in str(refusal)
 
 
 def in_one_line(error: BaseException) -> str:

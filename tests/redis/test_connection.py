@@ -77,6 +77,22 @@ async def test_an_error_answer_is_routes_unavailable_and_harms_no_other(
         assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "READONLY You can't write against a read only replica. script: 5e1, on @user_script:5.",
+        "ERR Error running script (call to f_5e1): @user_script:5: -READONLY You can't write against a read only replica.",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    ],
+    ids=["Redis 7", "Redis 6.2", "without its master"],
+)
+async def test_a_script_that_a_replica_refuses_has_the_master_looked_for(redis: RedisConnection, said: str):
+    generation = redis.generation
+    with pytest.raises(RoutesUnavailable):
+        await redis.run(Script("return redis.error_reply(ARGV[1])"), [], [said])
+    await until(lambda: redis.is_up and redis.generation > generation)
+
+
 async def test_a_connection_that_was_lost_in_the_same_turn_is_no_error_of_ours(
     redis: RedisConnection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
