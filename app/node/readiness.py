@@ -18,6 +18,7 @@ _AGAINST_STORAGE = {
     "is full": "free space there, or give the disk more; changes work again by themselves",
     "disk I/O": "read `dmesg`, and check the disk and its file system; then restart the node if it does not recover",
     "locked": "find the program that has the file open (`fuser -v trunkline.db`), and end it",
+    "beside the database": "stop the node (SIGTERM: so it saves what it can), and start it again",
     "removed or replaced": "stop the node, put the right file there, start it again (docs/operations.md, Backup)",
     "damaged": "restore the backup (docs/operations.md)",
     "cannot be written": "let the gateway's user write the file and its folder; see `mount` too",

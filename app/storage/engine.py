@@ -284,6 +284,8 @@ def prepare_sqlite(engine: Engine, file: SqliteFile | None = None) -> None:
         ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
+        if file is not None:
+            file.opened(connection)
 
     @event.listens_for(engine, "handle_error")
     def handle_error(context: ExceptionContext) -> None:
@@ -310,3 +312,7 @@ def _open_only(engine: Engine, file: SqliteFile) -> None:
         file.require_same()
         if (uri := file.uri()) is not None:
             args[:], options["uri"] = [uri], True
+
+    @event.listens_for(engine, "close")
+    def close(connection: Any, _: object) -> None:
+        file.closed(connection)

@@ -1,6 +1,7 @@
 """A database file that is removed or replaced while it is open: what would be lost is refused."""
 
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,51 @@ async def test_nothing_is_stored_in_a_file_that_is_gone_and_no_empty_one_is_made
     await database.aclose()
     if harm is not _replace:
         assert not path.exists()
+
+
+def _remove_log(path: Path) -> None:
+    path.with_name(f"{path.name}-wal").unlink()
+
+
+def _remove_index(path: Path) -> None:
+    path.with_name(f"{path.name}-shm").unlink()
+
+
+def _replace_log(path: Path) -> None:
+    _remove_log(path)
+    path.with_name(f"{path.name}-wal").touch()
+
+
+@pytest.mark.parametrize("harm", [_remove_log, _remove_index, _replace_log])
+async def test_nothing_is_stored_while_a_file_beside_it_is_gone_and_what_was_stored_is_kept_at_the_end(
+    path: Path, harm: Callable[[Path], None]
+):
+    database = Database(f"sqlite:///{quote(str(path))}")
+    repository = TenantRepository(database)
+    await repository.create(Tenant("before"))
+    await repository.get("default")
+    harm(path)
+    for ask in (
+        repository.create(Tenant("lost")),
+        repository.get("default"),
+        repository.list(limit=5),
+        database.check(),
+    ):
+        with pytest.raises(StorageUnavailable, match="beside the database"):
+            await ask
+    await database.aclose()
+    with sqlite3.connect(path) as connection:
+        assert [name for (name,) in connection.execute("SELECT name FROM tenants")] == ["before", "default"]
+    connection.close()
+
+
+async def test_the_files_beside_it_are_others_once_all_connections_were_closed(path: Path):
+    database = Database(f"sqlite:///{quote(str(path))}")
+    for number in range(3):
+        await TenantRepository(database).create(Tenant(f"t{number}"))
+        await TenantRepository(database).get("default")
+        await database.aclose()  # it opens new ones
+        assert not path.with_name(f"{path.name}-wal").exists()
 
 
 async def test_a_change_that_has_begun_is_not_stored_either(path: Path):
