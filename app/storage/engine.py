@@ -13,14 +13,13 @@ import anyio
 import anyio.to_thread
 from sqlalchemy import (
     URL,
-    ColumnElement,
     CursorResult,
     Engine,
     Row,
     Select,
     create_engine,
     event,
-    literal_column,
+    exists,
     select,
 )
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
@@ -40,9 +39,9 @@ TRY_S = 0.5  # how long a change of nothing may wait for others
 
 _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _ONE_QUERY = "trunkline_one_query"
-_ONE: ColumnElement[int] = literal_column("1")
-# A query without a table does not look at the file; and a dump that is being restored has not all tables yet.
-_ANSWERS = select(*(select(_ONE).select_from(each).limit(1).scalar_subquery() for each in metadata.sorted_tables))
+# A query without a table does not look at the file; and a dump that is being restored has not all tables yet, a schema
+# of another version not all columns.
+_ANSWERS = select(*(exists(select(*each.c)) for each in metadata.sorted_tables))
 _POSTGRESQL = {
     "application_name": "trunkline",
     "connect_timeout": int(WAIT_S),

@@ -79,16 +79,23 @@ async def test_a_change_of_nothing_is_tried_on_each_database(url):
     await database.aclose()
 
 
-async def test_a_table_that_is_away_is_noticed(url):
+@pytest.mark.parametrize(
+    ("harm", "mend"),
+    [
+        ("ALTER TABLE api_keys RENAME TO gone", "ALTER TABLE gone RENAME TO api_keys"),
+        ("ALTER TABLE audit RENAME COLUMN changes TO gone", "ALTER TABLE audit RENAME COLUMN gone TO changes"),
+    ],
+)
+async def test_a_table_or_a_column_that_is_away_is_noticed(url, harm, mend):
     database = Database(url)
     await database.check()
     async with database.write() as connection:
-        await connection.exec_driver_sql("ALTER TABLE api_keys RENAME TO gone")
+        await connection.exec_driver_sql(harm)
     try:
-        with pytest.raises(StorageUnavailable, match="lacks a table"):
+        with pytest.raises(StorageUnavailable, match="lacks a table, a column"):
             await database.check()
     finally:
         async with database.write() as connection:
-            await connection.exec_driver_sql("ALTER TABLE gone RENAME TO api_keys")
+            await connection.exec_driver_sql(mend)
     await database.check()
     await database.aclose()
