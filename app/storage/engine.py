@@ -41,7 +41,7 @@ _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _ONE_QUERY = "trunkline_one_query"
 # A query without a table does not look at the file; and a dump that is being restored has not all tables yet, a schema
 # of another version not all columns.
-_ANSWERS = select(*(exists(select(*each.c)) for each in metadata.sorted_tables))
+_ANSWERS: Select[Any] = select(*(exists(select(*each.c)) for each in metadata.sorted_tables))
 _POSTGRESQL = {
     "application_name": "trunkline",
     "connect_timeout": int(WAIT_S),
@@ -51,6 +51,10 @@ _POSTGRESQL = {
 
 _T = TypeVar("_T")
 _Take = Callable[[CursorResult[Any]], _T]
+
+
+class _NoTurn(StorageUnavailable):
+    """Other changes take too long: nothing is known of this one."""
 
 
 class Database:
@@ -80,6 +84,8 @@ class Database:
         # SQLite always finishes; a server, or the network, can hang.
         self._answer_within_s = math.inf if is_sqlite else ANSWER_S
         self.refused: StorageUnavailable | None = None  # the last change that failed; DatabaseWatch takes it back
+        # A server can refuse some changes only: for a permission, a lock, or the disk of one table.
+        self.trial_tells_all = is_sqlite
 
     def __repr__(self) -> str:
         url = self._engine.url.set(query={})  # options can hold a password as well
@@ -142,23 +148,32 @@ class Database:
         """Changes succeed again, as far as is known."""
         self.refused = None
 
-    async def try_change(self) -> None:
-        """Commits a change of nothing. Raises StorageUnavailable: the next change is likely to fail as well."""
+    async def try_change(self) -> bool:
+        """Commits a change of nothing; returns whether it did, or others were under way for too long.
+
+        Raises:
+            StorageUnavailable: the next change is likely to fail as well.
+        """
         if self._file is not None and not self._file.has_room():
-            raise StorageUnavailable(FULL)
-        async with self._changing(TRY_S) as connection:
-            if self._file is not None:
-                number = (await connection.exec_driver_sql("PRAGMA user_version")).scalar_one()
-                await connection.exec_driver_sql(f"PRAGMA user_version = {int(number)}")  # writes a page of the file
-            else:
-                await connection.exec_driver_sql("SELECT txid_current()")  # has the commit written down
+            self.refused = StorageUnavailable(FULL)
+            raise self.refused
+        try:
+            async with self._changing(TRY_S) as connection:
+                if self._file is not None:
+                    number = (await connection.exec_driver_sql("PRAGMA user_version")).scalar_one()
+                    await connection.exec_driver_sql(f"PRAGMA user_version = {int(number)}")  # writes a page
+                else:
+                    await connection.exec_driver_sql("SELECT txid_current()")  # has the commit written down
+        except _NoTurn:
+            return False
+        return True
 
     @asynccontextmanager
     async def _changing(self, wait_s: float) -> AsyncIterator[AsyncConnection]:
         with anyio.move_on_after(wait_s) as queue:
             await self._writers.acquire()
         if queue.cancelled_caught:
-            raise StorageUnavailable("too many changes at once")
+            raise _NoTurn("too many changes at once")
         left_ms = int(max(0.0, queue.deadline - anyio.current_time()) * 1000)
         try:
             engine = self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})

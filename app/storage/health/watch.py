@@ -1,6 +1,7 @@
 """DatabaseWatch: knows whether the database answers and takes changes."""
 
 import logging
+import math
 import time
 
 import anyio
@@ -11,6 +12,7 @@ from app.storage.health.failures import in_one_line
 
 WATCH_EVERY_S = 1.0
 LATE_S = 1.0  # after that the watch counts the database as not answering
+CALM_S = 60.0  # without a change that failed; then all changes count as working where one alone does not say so
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,7 @@ class DatabaseWatch:
         self._database = database
         self._problem: StorageUnavailable | None = None
         self._refusal: StorageUnavailable | None = None
+        self._refused_at = -math.inf
         self._asked_at: float | None = None
 
     @property
@@ -66,11 +69,13 @@ class DatabaseWatch:
     async def _look_at_changes(self) -> None:
         """After a change has failed: one of nothing is tried until it succeeds."""
         refused = self._database.refused
-        if refused is not None and self._refusal is not None:
+        if refused is not self._refusal:
+            self._refused_at = time.monotonic()
+        elif refused is not None:
             try:
-                await self._database.try_change()
-                self._database.forget_refusal()
-                refused = None
+                if await self._database.try_change() and self._is_calm():
+                    self._database.forget_refusal()
+                    refused = None
             except StorageUnavailable as error:
                 refused = error
         if str(refused) != str(self._refusal):
@@ -79,6 +84,9 @@ class DatabaseWatch:
             else:
                 log.warning("Changes fail: %s", _told(refused))
         self._refusal = refused
+
+    def _is_calm(self) -> bool:
+        return self._database.trial_tells_all or time.monotonic() - self._refused_at >= CALM_S
 
     def _is_late(self) -> bool:
         return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S

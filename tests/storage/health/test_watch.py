@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 
 import anyio
+import psycopg
 import pytest
 
 from app.domain import Tenant
@@ -55,6 +56,53 @@ async def test_that_changes_fail_and_that_they_work_again_is_found_and_said_once
     await TenantRepository(database).create(Tenant("later"))
     first, second = caplog.messages
     assert first.startswith("Changes fail: Another program keeps the database locked: ")
+    assert second == "The database takes changes again"
+
+
+async def test_a_trial_that_has_to_wait_for_other_changes_says_nothing(database, caplog):
+    caplog.set_level("INFO", "app.storage.health.watch")
+    watching, trials, try_change = DatabaseWatch(database), 0, database.try_change
+
+    async def counted() -> bool:
+        nonlocal trials
+        trials += 1
+        return bool(await try_change())
+
+    database.refused = StorageUnavailable(failures.LOCKED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "try_change", counted)
+        async with anyio.create_task_group() as tasks:
+            async with database.write():
+                tasks.start_soon(watching.run)
+                await until(lambda: trials >= 3)
+                assert watching.refusal == failures.LOCKED
+            await until(lambda: watching.refusal is None)
+            tasks.cancel_scope.cancel()
+    assert caplog.messages == [f"Changes fail: {failures.LOCKED}", "The database takes changes again"]
+
+
+async def test_changes_of_one_table_that_fail_on_a_server_are_said_once_until_they_have_been_calm(
+    postgres_database, caplog, monkeypatch
+):
+    monkeypatch.setattr(watch, "CALM_S", 2.0)
+    caplog.set_level("INFO", "app.storage.health.watch")
+    database = Database(postgres_database)
+    watching = DatabaseWatch(database)
+    async with anyio.create_task_group() as tasks:
+        with psycopg.connect(postgres_database) as locker:
+            locker.execute("LOCK TABLE tenants IN SHARE ROW EXCLUSIVE MODE")
+            tasks.start_soon(watching.run)
+            for number in range(3):
+                with pytest.raises(StorageUnavailable):
+                    await TenantRepository(database).create(Tenant(f"t{number}"))
+                await until(lambda: watching.refusal is not None)
+                await anyio.sleep(0.3)  # trials succeed meanwhile
+                assert watching.refusal is not None
+        await until(lambda: watching.refusal is None)
+        tasks.cancel_scope.cancel()
+    await database.aclose()
+    first, second = caplog.messages
+    assert first.startswith("Changes fail: ")
     assert second == "The database takes changes again"
 
 
