@@ -25,6 +25,9 @@ _AGAINST_STORAGE = {
     "read-only": "TRUNKLINE_DATABASE_URL must name the primary",
     "lacks a table": "wait if a dump is being restored; else run `trunkline migrate` and check the user's permissions",
     "transaction_timeout": "raise it for this user or database to 20 s, or remove it",
+    "the user or the password": "check both in TRUNKLINE_DATABASE_URL, and what the server allows them (pg_hba.conf)",
+    "no database of this name": "check the name in TRUNKLINE_DATABASE_URL, and whether that server has it",
+    "no connection left": "close connections of others, or raise that limit; a node needs up to 8",
     "processes or threads": "raise the limit, and restart the node",
 }
 # By a word of the problem (`peers.client`).

@@ -41,7 +41,8 @@ _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _ONE_QUERY = "trunkline_one_query"
 # A query without a table does not look at the file; and a dump that is being restored has not all tables yet, a schema
 # of another version not all columns.
-_ANSWERS: Select[Any] = select(*(exists(select(*each.c)) for each in metadata.sorted_tables))
+_TABLES: list[Any] = [exists(select(*each.c)) for each in metadata.sorted_tables]
+_ANSWERS = select(*_TABLES)
 _POSTGRESQL = {
     "application_name": "trunkline",
     "connect_timeout": int(WAIT_S),

@@ -152,6 +152,36 @@ async def test_a_server_that_is_not_there_is_unavailable_at_once():
     await database.aclose()
 
 
+@pytest.fixture
+def refused(url: str) -> Iterator[dict[str, str]]:
+    """Addresses with which the server lets nobody in, by why."""
+    name = f"refused_{url.rpartition('/')[2]}"
+    roles = {"user": "NOLOGIN", "connections": "LOGIN CONNECTION LIMIT 0"}
+    with psycopg.connect(url, autocommit=True) as connection:
+        for role, options in roles.items():
+            connection.execute(f"CREATE ROLE {name}_{role} {options}".encode())
+    addresses = {role: url.replace("//postgres@", f"//{name}_{role}@") for role in roles}
+    yield {**addresses, "name": url.replace(url.rpartition("/")[2], name)}
+    with psycopg.connect(url, autocommit=True) as connection:
+        for role in roles:
+            connection.execute(f"DROP ROLE {name}_{role}".encode())
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("user", "refuses the user or the password"),
+        ("connections", "no connection left"),
+        ("name", "no database of this name"),
+    ],
+)
+async def test_why_a_server_lets_nobody_in_is_said(refused, why, words):
+    database = Database(refused[why])
+    with pytest.raises(StorageUnavailable, match=words):
+        await database.ping()
+    await database.aclose()
+
+
 async def test_a_frozen_server_is_given_up_seen_by_readiness_at_once_and_found_again(url, monkeypatch):
     monkeypatch.setattr(engine, "ANSWER_S", 60.0)
     async with Wire(url) as wire, anyio.create_task_group() as tasks:

@@ -1,6 +1,7 @@
 """What the errors of the database libraries mean, in words for whoever is on call."""
 
 import logging
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,8 +39,17 @@ _WORDS = {
     "42": LACKS,
     "3D000": "The database server has no database of this name",
     "28": "The database server refuses the user or the password",
-    "53300": "The database server has no connection left (max_connections)",
+    "53300": "The database server has no connection left (max_connections, or the limit of this user or database)",
     "25P04": "The database server ends transactions too early (transaction_timeout)",
+}
+# Who connects is told no code by the library, but the server's own words: by these, in English.
+_SAID = {
+    "28": re.compile(
+        "password authentication failed|no password supplied|authentication failed for|no pg_hba.conf entry"
+        '|role ".*" does not exist|not permitted to log in|permission denied for database'
+    ),
+    "3D000": re.compile('database ".*" does not exist'),
+    "53300": re.compile("too many clients|too many connections|remaining connection slots"),
 }
 _UNTOLD = ("08", "57P")  # the connection has failed, or the server is going down
 
@@ -90,7 +100,7 @@ def _is_our_mistake(error: exc.DBAPIError) -> bool:
 
 
 def _meaning(error: exc.DBAPIError, file: SqliteFile | None) -> StorageUnavailable:
-    code = code_of(error.orig) or ""
+    code = code_of(error.orig) or _code_said(error) or ""
     if code.startswith(_FULL) or (code.startswith(_NEED_ROOM) and file is not None and not file.has_room()):
         return StorageUnavailable(FULL)
     words = next((words for start, words in _WORDS.items() if code.startswith(start)), None)
@@ -104,6 +114,12 @@ def _meaning(error: exc.DBAPIError, file: SqliteFile | None) -> StorageUnavailab
     if not isinstance(error, exc.OperationalError | exc.InterfaceError):  # not an outage as others
         _unusual.error(log, f"{words or 'The database refuses what it is asked'}: {in_one_line(error)}")
     return StorageUnavailable(words)
+
+
+def _code_said(error: exc.DBAPIError) -> str | None:
+    """Of an error in connecting."""
+    said = str(error.orig)
+    return next((code for code, words in _SAID.items() if words.search(said)), None)
 
 
 def _without_address(error: exc.SQLAlchemyError) -> None:
