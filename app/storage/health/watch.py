@@ -12,6 +12,9 @@ from app.storage.health.failures import in_one_line
 
 WATCH_EVERY_S = 1.0
 LATE_S = 1.0  # after that the watch counts the database as not answering
+# After so many late answers in a row it counts as slow: one alone may be the fault of this node, which stood still.
+LATE_ANSWERS = 2
+SLOW = "The database answers too slowly: it takes more than a second"
 CALM_S = 60.0  # without a change that failed; then all changes count as working where one alone does not say so
 
 log = logging.getLogger(__name__)
@@ -26,13 +29,14 @@ class DatabaseWatch:
         self._refusal: StorageUnavailable | None = None
         self._refused_at = -math.inf
         self._asked_at: float | None = None
+        self._late_answers = 0  # in a row
 
     @property
     def problem(self) -> str | None:
         """Why the database cannot be used now, or None."""
-        if self._is_late():
-            return "the database does not answer"
-        return None if self._problem is None else str(self._problem)
+        if self._problem is not None:
+            return str(self._problem)
+        return "the database does not answer" if self._is_late() else None
 
     @property
     def refusal(self) -> str | None:
@@ -46,16 +50,22 @@ class DatabaseWatch:
     async def run(self) -> None:
         """Checks the database every WATCH_EVERY_S."""
         while True:
-            self._asked_at = time.monotonic()
+            self._asked_at = asked_at = time.monotonic()
             try:
                 await self._database.check()
-                self._is_now(None)
+                self._is_now(self._slowness(time.monotonic() - asked_at))
             except StorageUnavailable as error:
                 self._is_now(error)
             self._asked_at = None
             if self._problem is None:
                 await self._look_at_changes()
             await anyio.sleep(WATCH_EVERY_S)
+
+    def _slowness(self, seconds: float) -> StorageUnavailable | None:
+        """What is wrong if it takes so long to answer. Once it is slow it has to be twice as fast to count as well."""
+        is_slow = self._late_answers >= LATE_ANSWERS
+        self._late_answers = self._late_answers + 1 if seconds > (LATE_S / 2 if is_slow else LATE_S) else 0
+        return StorageUnavailable(SLOW) if self._late_answers >= LATE_ANSWERS else None
 
     def _is_now(self, problem: StorageUnavailable | None) -> None:
         if str(problem) != str(self._problem):

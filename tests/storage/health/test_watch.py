@@ -147,3 +147,28 @@ async def test_a_table_or_a_column_that_is_away_is_noticed(url, harm, mend):
             await connection.exec_driver_sql(mend)
     await database.check()
     await database.aclose()
+
+
+async def test_a_database_that_answers_late_each_time_is_slow_until_it_is_quick_again(database, monkeypatch, caplog):
+    monkeypatch.setattr(watch, "LATE_S", 0.1)
+    caplog.set_level("INFO", "app.storage.health.watch")
+    watching, seconds, answers = DatabaseWatch(database), 0.15, 0
+
+    async def check() -> None:
+        nonlocal answers
+        await anyio.sleep(seconds)
+        answers += 1
+
+    monkeypatch.setattr(database, "check", check)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        await until(lambda: answers == 1)
+        assert not caplog.messages
+        await until(lambda: answers >= 2 and watching.problem == watch.SLOW)
+        for _ in range(50):
+            assert watching.problem == watch.SLOW  # while it is asked, and in between
+            await anyio.sleep(0.01)
+        seconds = 0.0
+        await until(lambda: watching.problem is None)
+        tasks.cancel_scope.cancel()
+    assert caplog.messages == [watch.SLOW, "The database can be used again"]
