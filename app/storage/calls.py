@@ -107,9 +107,10 @@ class CallRepository:
 def _matching(tenant: str, wanted: CallFilter) -> ColumnElement[bool]:
     """As `CallFilter.matches`, of one tenant."""
     found = [calls.c.tenant == tenant]
-    found += [calls.c[name] == value for name in _ITSELF if (value := getattr(wanted, name))]
+    found += [calls.c[name] == _storable(value) for name in _ITSELF if (value := getattr(wanted, name))]
     if wanted.outcome:
-        found.append(calls.c.outcome != OK if wanted.outcome == ANY_ERROR else calls.c.outcome == wanted.outcome)
+        is_error = wanted.outcome == ANY_ERROR
+        found.append(calls.c.outcome != OK if is_error else calls.c.outcome == _storable(wanted.outcome))
     if wanted.since > 0:
         found.append(calls.c.at_us >= round(wanted.since * 1_000_000))
     if wanted.until < math.inf:
