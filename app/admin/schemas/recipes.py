@@ -1,5 +1,6 @@
 """Bodies: recipes."""
 
+import math
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -71,12 +72,15 @@ class RecipeBody(Strict):
     def _is_stored_whole(self) -> Self:
         if self.input_schema.get("type") != "object":
             raise PydanticCustomError("input_schema", 'an `input_schema` is `{"type": "object", …}`')
+        members = self.model_dump()
         try:
-            size = len(msgspec.json.encode(self.model_dump()))
+            size = len(msgspec.json.encode(members))
         except (RecursionError, ValueError):
             size = MAX_BYTES + 1
         if size > MAX_BYTES:
             raise PydanticCustomError("bytes", "a recipe has at most {most} bytes", {"most": MAX_BYTES})
+        if not _is_finite(members):
+            raise PydanticCustomError("finite_number", "a recipe has finite numbers only")
         return self
 
     def value(self, changed_at: datetime, version: int = 1) -> Recipe:
@@ -138,3 +142,12 @@ class CheckedRecipe(RecipeAnswer):
 
 def _group(each: StepBody | list[StepBody]) -> list[StepBody]:
     return [each] if isinstance(each, StepBody) else each
+
+
+def _is_finite(value: object) -> bool:
+    """NaN and Infinity are no JSON, though Python reads them: PostgreSQL refuses them, and so do clients."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, list) or all(map(_is_finite, value))

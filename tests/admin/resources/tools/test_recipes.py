@@ -1,5 +1,6 @@
 """…/recipes: what is written, checked, shown and refused."""
 
+import json
 from typing import Any
 
 import pytest
@@ -96,6 +97,22 @@ async def test_what_cannot_work_is_refused_and_the_step_named(kitchen, wrong, po
 )
 async def test_what_cannot_be_a_recipe_is_refused(kitchen, wrong):
     assert (await kitchen.ask("POST", PATH, wrong)).status_code == 422
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"output": {"x": ["?"]}},
+        {"input_schema": {"type": "object", "maximum": "?"}},
+        {"steps": [{**SAID, "arguments": {"text": "'x'", "more": ["?"]}}]},
+    ],
+    ids=range(3),
+)
+async def test_numbers_that_are_not_finite_are_refused(kitchen, number, where):
+    content = json.dumps({**body(), **where}).replace('"?"', number).encode()
+    answer = await kitchen.ask("POST", PATH, content=content)
+    assert (answer.status_code, answer.json()["errors"][0]["detail"]) == (422, "a recipe has finite numbers only")
 
 
 async def test_a_recipe_cannot_have_the_name_of_a_tool_that_is_shown(kitchen):
