@@ -35,7 +35,7 @@ class Output:
         self._lock = threading.RLock()  # not every thread that logs is that of the event loop
         self._lost, self._why = 0, ""
         self._is_torn = False  # only the beginning of the last line was written
-        self._unblocked: _Unblocked | None = None
+        self._unblocked: Unblocked | None = None
         self._patience_s, self._waited_at = PATIENCE_S, time.monotonic()
 
     def write(self, lines: bytes) -> None:
@@ -78,7 +78,7 @@ class Output:
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(number))):
             return stream, math.inf
         if self._unblocked is None or self._unblocked.of != (number, found.st_dev, found.st_ino):
-            self._unblocked = _Unblocked(number, found)
+            self._unblocked = Unblocked(number, found)
         return self._unblocked, select.PIPE_BUF
 
     def _write(self, stream: Any, piece: bytes) -> int:
@@ -99,7 +99,7 @@ class Output:
         return is_ready
 
 
-class _Unblocked:
+class Unblocked:
     """A pipe, socket or terminal that is written to without waiting, whether or not its other users wait: they have the
     same open file (open(2), "open file description"), so that one is left as it is. Closes what it opens.
     """

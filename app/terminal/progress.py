@@ -12,6 +12,7 @@ from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Self, TextIO
 
+from app.terminal.output import Unblocked
 from app.terminal.text import cut, printable
 
 FIRST_S = 1.0  # what is done sooner needs no line
@@ -29,6 +30,8 @@ class Line:
     def __init__(self, stream: TextIO | None = None) -> None:
         """`stream` is stderr by default."""
         self._descriptor = _terminal(sys.stderr if stream is None else stream)
+        # Of a terminal that stands still (Ctrl-S, a lost connection) nobody waits for the line.
+        self._output = None if self._descriptor is None else Unblocked(self._descriptor, os.fstat(self._descriptor))
         self._is_shown = False
 
     @property
@@ -51,9 +54,9 @@ class Line:
 
     def _write(self, text: str) -> None:
         # Not through `sys.stderr`: what is in its buffer is not this thread's business.
-        assert self._descriptor is not None
-        with suppress(OSError):  # the terminal is gone, or somebody has made it non-blocking
-            os.write(self._descriptor, text.encode("utf-8", "replace"))
+        assert self._output is not None
+        with suppress(OSError):  # the terminal is gone
+            self._output.write(text.encode("utf-8", "replace"))
 
 
 class Progress:

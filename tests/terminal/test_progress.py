@@ -2,6 +2,7 @@
 
 import io
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -207,14 +208,34 @@ def test_an_error_removes_it_too_and_leaves_no_thread(terminal, error):
     assert terminal.rows == ["trunkline: interrupted"]
 
 
-def test_a_terminal_that_goes_away_ends_nothing(terminal):
-    line = Line(terminal.text)
-    line._descriptor = os.open(os.devnull, os.O_RDONLY)  # writing to it fails
-    try:
+def test_a_terminal_that_goes_away_ends_nothing(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        line = Line(stream)
         line.show("checking")
+        os.close(ours)
+        line.show("still checking")
         line.clear()
-    finally:
-        os.close(line._descriptor)
+
+
+def test_a_terminal_that_nobody_reads_keeps_nobody(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        line = Line(stream)
+
+        def work() -> None:
+            for number in range(1000):
+                line.show(f"{number} " * 10)
+            line.clear()
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        worker.join(30)
+        keeps = worker.is_alive()
+        os.close(ours)  # whoever waits goes on
+    assert not keeps
 
 
 def test_the_screen_of_these_tests_is_one():
