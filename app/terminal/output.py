@@ -49,6 +49,9 @@ class Output:
                 lost, self._lost = self._lost, 0
         if lost:
             log.warning("Could not write %d log lines (%s); they are lost", lost, self._why)
+            with self._lock:
+                if self._lost:  # that line among them
+                    self._lost += lost
 
     def _has_written(self, stream: Any, lines: bytes) -> bool:
         done = 0

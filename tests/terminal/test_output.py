@@ -90,6 +90,24 @@ def test_what_cannot_be_written_is_counted_and_told_of_once_it_can(caplog):
     assert "No space left on device" in told.getMessage()
 
 
+def test_lines_are_counted_on_while_there_is_no_room_to_tell_of_them():
+    full: Any = Full(0)
+    output = Output(full)
+    logger, handler = logging.getLogger("app.logs"), logging.Handler()
+    handler.emit = lambda record: output.write(record.getMessage().encode() + b"\n")  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        for _ in range(100):
+            output.write(b"lost\n")
+        full.room = 10
+        output.write(b"one\n")
+        full.room = 1000
+        output.write(b"two\n")
+    finally:
+        logger.removeHandler(handler)
+    assert b"Could not write 101 log lines" in full.taken
+
+
 Ends = tuple[int, int]  # descriptors: to read from, to write to
 
 
