@@ -94,8 +94,8 @@ def _rows_side_by_side(_: str) -> list[Row]:
         both = [(mine, base) for one, two in pairs if (mine := dig(one, path)) and (base := dig(two, path))]
         if not both:
             raise ValueError(f"{ours} and {floor} have no {path}")
-        base, mine = (_plain(statistics.median(each[place] for each in both)) for place in (1, 0))
-        return Row(what, statistics.median(a / b for a, b in both), "x", target, shown=f"{base} → {mine}", **more)
+        shown = " → ".join(_plain(statistics.median(each[place] for each in both)) for place in (1, 0))
+        return Row(what, statistics.median(a / b for a, b in both), "x", target, shown=shown, **more)
 
     cpu, rate = "calls.{}.gateway_us_per_call", "calls.{}.calls_per_s"
     one, many = "setup.sequential.p50_ms", "setup.concurrent_50.p50_ms"

@@ -136,8 +136,8 @@ async def test_what_clients_write_can_be_stored(repository: CallRepository):
     (found,) = await repository.find("acme", EVERY, None, 100)
     assert (found.method, found.subject, found.tool) == ("a?b", "?", "é\U0001f600")
     for wanted in (CallFilter(method="a\0b"), CallFilter(subject="\0"), CallFilter(outcome="\0")):
-        found = await repository.find("acme", wanted, None, 10)
-        assert len(found) == await repository.count("acme", wanted, 10) == (0 if wanted.outcome else 1)
+        matching = await repository.find("acme", wanted, None, 10)
+        assert len(matching) == await repository.count("acme", wanted, 10) == (0 if wanted.outcome else 1)
 
 
 async def test_old_ones_are_removed_in_portions_the_oldest_first(repository: CallRepository):
