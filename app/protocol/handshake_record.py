@@ -58,6 +58,7 @@ class HandshakeRecord:
         self._is_initialized = False
         self._level: Params | None = None
         self._uris: dict[str, None] = {}
+        self._has_more_uris = False  # than are recorded, from then on
         self._serial = 0
         self._on_change: Callable[[], None] | None = None
 
@@ -66,7 +67,7 @@ class HandshakeRecord:
         """Whether `replay` is all that the next process needs to go on where this one is: nothing waits for an answer,
         and nothing is subscribed to, about which only a process can tell."""
         is_open = self.hello is not None and (self._is_initialized or self.is_sessionless)
-        return is_open and not (self._pending or self._asked or self._uris)
+        return is_open and not (self._pending or self._asked or self._uris or self._has_more_uris)
 
     def watch(self, on_change: Callable[[], None] | None) -> None:
         """`on_change` is called whenever the snapshot has changed; None stops that."""
@@ -180,7 +181,9 @@ class HandshakeRecord:
             uri = string_of(params.get("uri")) or ""
             is_new = uri not in self._uris
             self._uris.pop(uri, None)
-            if method == _SUBSCRIBE and len(self._uris) < MAX_URIS:
+            if method == _SUBSCRIBE and len(self._uris) >= MAX_URIS:
+                self._has_more_uris = True
+            elif method == _SUBSCRIBE:
                 self._uris[uri] = None
                 self._pending[message.id] = method, line if is_new else b""  # it may be refused
             self._changed()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import InvalidMessage
-from app.protocol.handshake_record import HandshakeRecord, to_be_repeated
+from app.protocol.handshake_record import MAX_URIS, HandshakeRecord, to_be_repeated
 
 
 def line(**message: Any) -> bytes:
@@ -68,6 +68,18 @@ def test_the_last_log_level_and_the_subscriptions_that_are_left_are_replayed() -
     ]
     ours = json.loads(next(each for each in record.replay() if b"setLevel" in each))["id"]
     assert not record.received(line(id=ours, result={}))
+
+
+def test_a_session_with_more_subscriptions_than_are_recorded_is_never_at_rest() -> None:
+    record = opened()
+    for number in range(MAX_URIS + 1):
+        record.sent(line(id=number + 2, method="resources/subscribe", params={"uri": f"a:{number}"}))
+        record.received(line(id=number + 2, result={}))
+    for number in range(MAX_URIS):
+        record.sent(line(id=number + 2, method="resources/unsubscribe", params={"uri": f"a:{number}"}))
+        record.received(line(id=number + 2, result={}))
+    assert not record.is_at_rest
+    assert opened().is_at_rest
 
 
 def test_a_subscription_that_was_refused_or_not_sent_is_none() -> None:
