@@ -49,6 +49,7 @@ _CHILD = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
     "from app.cli import main; sys.exit(main())"
 )
+_STOPPED = (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)  # the last is that of `app.cli`
 _READY, _QUESTION = b"listening on ", b"?"  # a node sends the question back, or how many calls it has once it stops
 _HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing and restarting it"
 
@@ -364,7 +365,7 @@ class _Member:
 
     def _ended_well(self, status: int) -> bool:
         """Also true of a node that was stopped by a signal before it was ready: it had nothing to drain."""
-        return status == 0 or (self._ready_at is None and status in (-signal.SIGTERM, -signal.SIGINT))
+        return status == 0 or (self._ready_at is None and status in _STOPPED)
 
 
 def _environment(settings: Settings, count: int) -> Mapping[str, str]:

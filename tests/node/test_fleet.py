@@ -2,6 +2,7 @@
 nodes. tests/integration/test_nodes_command.py has the real ones."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ GOOD = ENDS_WELL + READY
 DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY
 BROKEN = "import sys; sys.exit(3)"
 SLOW = "import sys; sys.stdin.read()"
+IMPORTS = "import sys, time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: sys.exit(130)"  # as app.cli
 TALKS = ENDS_WELL + READY.replace("http://x", "http://x\\nand more")
 
 Start = Callable[..., Any]
@@ -149,6 +151,22 @@ async def test_a_node_that_dies_is_replaced_and_the_end_is_good_all_the_same(sta
         some.stop()
     assert not children()
     assert statuses == [0]  # stopped before it was ready, or well
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_nodes_that_are_stopped_before_they_are_ready_have_ended_well(start, children, number):
+    statuses = []
+
+    async def run() -> None:
+        statuses.append(await some.run())
+
+    async with anyio.create_task_group() as tasks:
+        some = start([IMPORTS])
+        tasks.start_soon(run)
+        await until(children)
+        await anyio.sleep(0.5)  # it has no sign of life yet
+        some.stop(number)
+    assert statuses == [0]
 
 
 async def test_the_first_start_that_fails_ends_them_all(start, children):
