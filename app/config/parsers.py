@@ -52,6 +52,8 @@ def path(text: str) -> Path:
         raise ValueError("a path cannot contain NUL characters")
     try:
         return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(f"{text[:100]!r} names a user who is not known here: give an absolute path") from None
     except FileNotFoundError:
         raise ValueError("the working directory was removed: give an absolute path") from None
 

@@ -107,6 +107,8 @@ def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, pr
         ("port", "-1"),
         ("port", "80.0"),
         ("port", "9" * 5000),
+        ("homes_dir", "~nobody-of-this-name/homes"),
+        ("tls_cert", "~nobody-of-this-name/cert.pem"),
         ("public_url", "gw.example.com"),
         ("public_url", "ftp://gw.example.com"),
         ("public_url", "https://user:pass@gw.example.com"),
