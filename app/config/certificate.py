@@ -63,6 +63,8 @@ def load(cert: Path, key: Path) -> Certificate:
 
 def _read(name: str, path: Path) -> bytes:
     try:
+        if not (path.is_file() or path.is_dir()) and path.exists():  # a pipe would be waited for, without an end
+            raise wrong(name, f"{str(path)!r} is not a file: a certificate is read more than once")
         with path.open("rb") as file:
             return file.read(MOST_BYTES)
     except OSError as error:

@@ -1,5 +1,6 @@
 """The certificate that a gateway serves with: what is refused, and in which words."""
 
+import os
 import shutil
 import ssl
 import subprocess
@@ -49,6 +50,13 @@ def test_what_is_missing_or_is_something_else_is_named(tmp_path: Path) -> None:
     assert refused(junk, key).startswith(f"TRUNKLINE_TLS_CERT: '{junk}' has no certificates in PEM form; needed are")
     assert refused(key, key).startswith("TRUNKLINE_TLS_CERT: ")
     assert refused(cert, cert) == f"TRUNKLINE_TLS_KEY: '{cert}' has no private key in PEM form that is known here"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    cert, key = self_signed(tmp_path)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert refused(pipe, key).startswith(f"TRUNKLINE_TLS_CERT: '{pipe}' is not a file")
+    assert refused(cert, pipe).startswith(f"TRUNKLINE_TLS_KEY: '{pipe}' is not a file")
 
 
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
