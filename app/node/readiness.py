@@ -28,6 +28,7 @@ _AGAINST_STORAGE = {
     "the user or the password": "check both in TRUNKLINE_DATABASE_URL, and what the server allows them (pg_hba.conf)",
     "no database of this name": "check the name in TRUNKLINE_DATABASE_URL, and whether that server has it",
     "no connection left": "close connections of others, or raise that limit; a node needs up to 8",
+    "holds a lock": "see in pg_stat_activity and pg_locks of its server what waits, and for whom",
     "processes or threads": "raise the limit, and restart the node",
 }
 # By a word of the problem (`peers.client`).

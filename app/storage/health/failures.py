@@ -17,6 +17,7 @@ DAMAGE = "The database is damaged: restore its backup"
 FULL = "The disk of the database is full"
 LOCKED = "Another program keeps the database locked"
 IO_ERROR = "The disk of the database fails (disk I/O error)"
+LONG = "The database takes too long: it is overloaded, or another program holds a lock"
 LACKS = "The database lacks a table, a column or a permission that this version needs"
 NO_THREAD = "The node can start no thread: its limit on processes or threads is reached (pids.max, TasksMax, ulimit -u)"
 READ_ONLY_FILE = "The database is read-only: its file, its folder or its file system cannot be written"
@@ -40,6 +41,8 @@ _WORDS = {
     "3D000": "The database server has no database of this name",
     "28": "The database server refuses the user or the password",
     "53300": "The database server has no connection left (max_connections, or the limit of this user or database)",
+    "55P03": LONG,  # lock_timeout
+    "57014": LONG,  # statement_timeout
     "25P04": "The database server ends transactions too early (transaction_timeout)",
 }
 # Who connects is told no code by the library, but the server's own words: by these, in English.

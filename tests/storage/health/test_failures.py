@@ -58,6 +58,8 @@ def test_an_error_of_sqlite_has_words_of_its_own(name, words):
         (exc.ProgrammingError, psycopg.errors.UndefinedTable(), failures.LACKS),
         (exc.ProgrammingError, psycopg.errors.InsufficientPrivilege(), failures.LACKS),
         (exc.OperationalError, psycopg.errors.DiskFull(), failures.FULL),
+        (exc.OperationalError, psycopg.errors.QueryCanceled(), failures.LONG),
+        (exc.OperationalError, psycopg.errors.LockNotAvailable(), failures.LONG),
         (exc.InternalError, psycopg.errors.DataCorrupted(), failures.DAMAGE),
         (exc.InternalError, psycopg.errors.IdleInTransactionSessionTimeout(), "The database does not answer"),
         (exc.NotSupportedError, psycopg.errors.FeatureNotSupported(), "The database does not answer"),
