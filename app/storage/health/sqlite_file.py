@@ -29,7 +29,8 @@ class SqliteFile:
 
     def __init__(self, url: URL) -> None:
         is_plain = url.database not in (None, "", ":memory:") and "uri" not in url.query
-        self._path = os.path.abspath(str(url.database)) if is_plain else None
+        self._named = os.path.abspath(str(url.database)) if is_plain else None
+        self._path = None if self._named is None else os.path.realpath(self._named)  # the files beside it are there
         self._known = self._identity()
         self._had_content = self._known is not None and self._size() > 0
         self._connections = set[int]()
@@ -52,7 +53,7 @@ class SqliteFile:
         """Raises StorageUnavailable: another file is there now, or none, or an empty one."""
         if self._known is None:
             return
-        if self._identity() != self._known:
+        if self._identity() != self._known or (self._named != self._path and self._identity_named() != self._known):
             raise StorageUnavailable(GONE)
         if self._had_content and self._size() == 0:
             raise StorageUnavailable(EMPTIED)
@@ -76,10 +77,18 @@ class SqliteFile:
 
     def _identity(self, end: str = "") -> Identity | None:
         try:
-            found = os.stat(self._path + end) if self._path is not None else None
+            found = os.lstat(self._path + end) if self._path is not None else None
         except OSError:
             return None
         return None if found is None else (found.st_dev, found.st_ino)
+
+    def _identity_named(self) -> Identity | None:
+        """Of what a link leads to."""
+        try:
+            found = os.stat(self._named or "")
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _size(self) -> int:
         try:

@@ -33,6 +33,12 @@ def _replace(path: Path) -> None:
     copy.rename(path)
 
 
+def _move_and_link(path: Path) -> None:
+    """The log would be beside the link, where nobody looks for it any more."""
+    path.rename(moved := path.with_name("moved.db"))
+    path.symlink_to(moved)
+
+
 @pytest.fixture
 def path(sqlite_url: str, tmp_path: Path) -> Path:
     """In a folder of its own, which can be removed; with characters that mean something in a URI."""
@@ -42,7 +48,7 @@ def path(sqlite_url: str, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("harm", [_remove, _remove_all, _remove_folder, _replace])
+@pytest.mark.parametrize("harm", [_remove, _remove_all, _remove_folder, _replace, _move_and_link])
 @pytest.mark.parametrize("was_open", [True, False])
 async def test_nothing_is_stored_in_a_file_that_is_gone_and_no_empty_one_is_made(
     path: Path, harm: Callable[[Path], None], was_open: bool
@@ -62,7 +68,7 @@ async def test_nothing_is_stored_in_a_file_that_is_gone_and_no_empty_one_is_made
         with pytest.raises(StorageUnavailable, match="removed or replaced while the node ran"):
             await ask
     await database.aclose()
-    if harm is not _replace:
+    if harm not in (_replace, _move_and_link):
         assert not path.exists()
 
 
@@ -109,6 +115,23 @@ async def test_the_files_beside_it_are_others_once_all_connections_were_closed(p
         await TenantRepository(database).get("default")
         await database.aclose()  # it opens new ones
         assert not path.with_name(f"{path.name}-wal").exists()
+
+
+async def test_a_link_is_followed_until_it_leads_to_another_file(path: Path):
+    link, other = path.with_name("link.db"), path.with_name("other.db")
+    shutil.copy(path, other)
+    link.symlink_to(path)
+    database = Database(f"sqlite:///{quote(str(link))}")
+    await TenantRepository(database).create(Tenant("before"))
+    assert path.with_name(f"{path.name}-wal").exists()
+    link.unlink()
+    link.symlink_to(other)
+    with pytest.raises(StorageUnavailable, match="removed or replaced"):
+        await TenantRepository(database).create(Tenant("lost"))
+    link.unlink()
+    link.symlink_to(path)
+    await TenantRepository(database).create(Tenant("later"))
+    await database.aclose()
 
 
 async def test_a_change_that_has_begun_is_not_stored_either(path: Path):
