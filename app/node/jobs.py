@@ -1,5 +1,6 @@
 """keep_running: a job of the node, started again where it fails."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,7 @@ async def keep_running(name: str, job: Job, failures: Counter, *, is_vital: bool
     while True:
         began = time.monotonic()
         try:
-            await job()
+            await _uncancelled(job)
             return
         except Exception:
             in_a_row = 1 if time.monotonic() - began > STEADY_S else in_a_row + 1
@@ -42,6 +43,18 @@ async def keep_running(name: str, job: Job, failures: Counter, *, is_vital: bool
                 pause_s,
             )
         await anyio.sleep(pause_s)
+
+
+async def _uncancelled(job: Job) -> None:
+    """Whoever waits for something that another one has cancelled is not cancelled; all jobs would end with this one,
+    without a word."""
+    try:
+        await job()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("what it waited for was cancelled") from error
 
 
 def pause_after(in_a_row: int) -> float:

@@ -1,5 +1,6 @@
 """keep_running: what a failed job costs the node, and when the node ends with it."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -83,6 +84,31 @@ async def test_a_cancelled_job_has_not_failed(failures: Counter) -> None:
         await keep_running("heartbeat", anyio.sleep_forever, failures, is_vital=True)
     assert scope.cancelled_caught
     assert failures.labels("heartbeat")._value.get() == 0
+
+
+async def test_a_job_that_waits_for_what_another_one_cancels_has_failed_and_others_go_on(failures: Counter) -> None:
+    runs, others = 0, 0
+
+    async def job() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            waited_for = asyncio.get_running_loop().create_future()
+            waited_for.cancel()
+            await waited_for
+
+    async def other() -> None:
+        nonlocal others
+        while runs < 3:
+            await anyio.sleep(0.001)
+        others += 1
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep_running, "heartbeat", job, failures)
+            tasks.start_soon(other)
+    assert (runs, others) == (3, 1)
+    assert failures.labels("heartbeat")._value.get() == 2
 
 
 async def test_a_node_serves_on_without_one_of_its_jobs(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:
