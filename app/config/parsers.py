@@ -9,6 +9,7 @@ from pathlib import Path
 
 SECRET_KEY_BYTES = 32
 LONGEST_S = 366 * 86_400  # of any wait: longer ones are slips, and too large for a timer
+SHORTEST_S = 0.001  # an interval of nothing would be an endless loop
 KEY_FORM = "32 random bytes or more, in hex or base64 (`openssl rand -hex 32` makes them)"
 
 
@@ -26,10 +27,10 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """A positive number of seconds."""
+    """A number of seconds: a millisecond at least."""
     value = delay(text)
-    if value == 0:
-        raise ValueError(f"{text[:40]!r} is not allowed; allowed are positive, finite numbers of seconds")
+    if value < SHORTEST_S:
+        raise ValueError(f"{text[:40]!r} is not allowed; allowed are numbers of seconds from {SHORTEST_S} on")
     return value
 
 

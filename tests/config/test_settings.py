@@ -364,3 +364,10 @@ def test_an_empty_option_is_no_default(tmp_path, name):
     with pytest.raises(SettingsError, match=rf"^TRUNKLINE_{name.upper()}: the option --{option} is empty$"):
         Settings.from_env({"TRUNKLINE_DATA_DIR": str(tmp_path / "data")}, **{name: ""})  # type: ignore[arg-type]
     assert not (tmp_path / "data").exists() or name != "data_dir"
+
+
+@pytest.mark.parametrize("text", ["0", "1e-320", "0.0009"])
+def test_no_interval_is_nothing(tmp_path, text):
+    assert read(tmp_path, keepalive_s="0.001").keepalive_s == 0.001
+    with pytest.raises(SettingsError, match=r"^TRUNKLINE_KEEPALIVE_S: .* allowed are numbers of seconds from 0.001 on"):
+        read(tmp_path, keepalive_s=text)
