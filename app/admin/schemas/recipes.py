@@ -72,14 +72,14 @@ class RecipeBody(Strict):
     def _is_stored_whole(self) -> Self:
         if self.input_schema.get("type") != "object":
             raise PydanticCustomError("input_schema", 'an `input_schema` is `{"type": "object", …}`')
-        members = self.model_dump()
         try:
-            size = len(msgspec.json.encode(members))
+            members = self.model_dump()
+            size, is_finite = len(msgspec.json.encode(members)), _is_finite(members)
         except (RecursionError, ValueError):
-            size = MAX_BYTES + 1
+            size, is_finite = MAX_BYTES + 1, True
         if size > MAX_BYTES:
             raise PydanticCustomError("bytes", "a recipe has at most {most} bytes", {"most": MAX_BYTES})
-        if not _is_finite(members):
+        if not is_finite:
             raise PydanticCustomError("finite_number", "a recipe has finite numbers only")
         return self
 
