@@ -29,7 +29,15 @@ from app.node.parts.records import Records, find_registered, open_records
 from app.node.parts.routes import Routes, open_routes
 from app.node.parts.sessions import Sessions, open_sessions
 from app.node.parts.tracing import open_tracing
-from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words, routes_words
+from app.node.readiness import (
+    changes_words,
+    database_words,
+    nodes_words,
+    overload_words,
+    redis_words,
+    routes_words,
+    slow_words,
+)
 from app.peers.dead_nodes import abandon_the_dead, stay_acquainted
 from app.peers.passing import Passing
 from app.redis.connection import RedisConnection, Script
@@ -75,9 +83,11 @@ class Gateway:
     def degraded(self) -> dict[str, str]:
         """What does not work although the node can serve, each with what to do."""
         redis, overload, nodes = self.routing.redis, self.sessions.overload, self.routing.peers.problems
-        words = {}
-        if self.records.watch.problem is None and self.records.watch.refusal is not None:
-            words["database"] = changes_words(self.records.watch.refusal)
+        words, database = {}, self.records.watch
+        if database.problem is None and database.refusal is not None:
+            words["database"] = changes_words(database.refusal)
+        elif database.problem is None and database.slowness is not None:
+            words["database"] = slow_words(database.slowness)
         if redis is not None and redis.problem is not None:
             words["redis"] = redis_words(redis.problem, is_up=redis.is_up)
         if overload.sessions is not None:

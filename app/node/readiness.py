@@ -42,15 +42,18 @@ _AGAINST_STRANGERS = {
 
 def database_words(problem: str) -> str:
     """The database cannot be used."""
-    if "too slowly" in problem:
-        return (
-            f"{problem}. Changes wait for it, and so do clients that this node has not served in the last half minute; "
-            "others go on. Do: look at the load and the disk of its server, and at the network between."
-        )
     wrong = f"{problem[:1].upper()}{problem[1:]}. Changes are refused with 503"
     if "read-only" not in problem:
         wrong += ", and so are clients that this node has not served in the last half minute; others go on"
     return f"{wrong}. Do: {_against_storage(problem)}."
+
+
+def slow_words(slowness: str) -> str:
+    """The database is used, but takes long."""
+    return (
+        f"{slowness}. Changes wait for it, and so do clients that this node has not served in the last half minute; "
+        "others go on. Do: look at the load and the disk of its server, and at the network between."
+    )
 
 
 def changes_words(problem: str) -> str:

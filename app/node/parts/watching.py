@@ -14,7 +14,7 @@ from app.node.parts.credentials import Credentials
 from app.node.parts.processes import Processes
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
-from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words
+from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words, slow_words
 from app.redis.latency import Latency
 from app.sandbox.report import SandboxView
 from app.sessions.registry import SessionRegistry
@@ -83,6 +83,8 @@ def _of_node(watched: Watched) -> Iterator[Problem]:
         yield here("database", "critical", database_words(database.problem))
     elif database.refusal is not None:
         yield here("database", "critical", changes_words(database.refusal))
+    elif database.slowness is not None:
+        yield here("database_slow", "warning", slow_words(database.slowness))
     if redis is not None and redis.problem is not None:
         yield here("redis", "critical", redis_words(redis.problem, is_up=redis.is_up))
     slow_s = None if watched.latency is None else watched.latency.slow_s
@@ -104,5 +106,6 @@ def _of_node(watched: Watched) -> Iterator[Problem]:
 def _here(node: str, kind: str, severity: Severity, words: str, about: tuple[str, str] | None = None) -> Problem:
     what, _, do = words.partition(" Do: ")
     # Redis and the database are the same for all nodes: one line, with the nodes that have the trouble.
-    common = {"redis": ("redis", "redis"), "redis_slow": ("redis", "redis"), "database": ("database", "database")}
-    return Problem(kind, severity, about or common.get(kind, ("node", node)), what, do, ("node", node))
+    common = kind.removesuffix("_slow")
+    usual = (common, common) if common in ("redis", "database") else ("node", node)
+    return Problem(kind, severity, about or usual, what, do, ("node", node))

@@ -14,6 +14,7 @@ WATCH_EVERY_S = 1.0
 LATE_S = 1.0  # after that the watch counts the database as not answering
 # After so many late answers in a row it counts as slow: one alone may be the fault of this node, which stood still.
 LATE_ANSWERS = 2
+SLOW_LATE_S = 5.0  # in place of LATE_S while it is slow: as long as a change may take
 SLOW = "The database answers too slowly: it takes more than a second"
 CALM_S = 60.0  # without a change that failed; then all changes count as working where one alone does not say so
 
@@ -39,6 +40,11 @@ class DatabaseWatch:
         return "the database does not answer" if self._is_late() else None
 
     @property
+    def slowness(self) -> str | None:
+        """Why what needs the database takes long although it answers, or None."""
+        return SLOW if self._is_slow() else None
+
+    @property
     def refusal(self) -> str | None:
         """Why changes fail although the database can be read, or None: the last one was stored."""
         return None if self._refusal is None else str(self._refusal)
@@ -53,19 +59,27 @@ class DatabaseWatch:
             self._asked_at = asked_at = time.monotonic()
             try:
                 await self._database.check()
-                self._is_now(self._slowness(time.monotonic() - asked_at))
+                self._is_now(None)
+                self._took(time.monotonic() - asked_at)
             except StorageUnavailable as error:
                 self._is_now(error)
+                self._late_answers = 0
             self._asked_at = None
             if self._problem is None:
                 await self._look_at_changes()
             await anyio.sleep(WATCH_EVERY_S)
 
-    def _slowness(self, seconds: float) -> StorageUnavailable | None:
-        """What is wrong if it takes so long to answer. Once it is slow it has to be twice as fast to count as well."""
-        is_slow = self._late_answers >= LATE_ANSWERS
-        self._late_answers = self._late_answers + 1 if seconds > (LATE_S / 2 if is_slow else LATE_S) else 0
-        return StorageUnavailable(SLOW) if self._late_answers >= LATE_ANSWERS else None
+    def _took(self, seconds: float) -> None:
+        """Once it is slow it has to be twice as fast to count as well."""
+        was_slow = self._is_slow()
+        self._late_answers = self._late_answers + 1 if seconds > (LATE_S / 2 if was_slow else LATE_S) else 0
+        if self._is_slow() and not was_slow:
+            log.warning("%s", SLOW)
+        elif was_slow and not self._is_slow():
+            log.info("The database answers in time again")
+
+    def _is_slow(self) -> bool:
+        return self._late_answers >= LATE_ANSWERS
 
     def _is_now(self, problem: StorageUnavailable | None) -> None:
         if str(problem) != str(self._problem):
@@ -99,7 +113,8 @@ class DatabaseWatch:
         return self._database.trial_tells_all or time.monotonic() - self._refused_at >= CALM_S
 
     def _is_late(self) -> bool:
-        return self._asked_at is not None and time.monotonic() - self._asked_at > LATE_S
+        late_s = SLOW_LATE_S if self._is_slow() else LATE_S
+        return self._asked_at is not None and time.monotonic() - self._asked_at > late_s
 
 
 def _told(problem: StorageUnavailable) -> str:

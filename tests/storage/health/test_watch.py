@@ -164,11 +164,17 @@ async def test_a_database_that_answers_late_each_time_is_slow_until_it_is_quick_
         tasks.start_soon(watching.run)
         await until(lambda: answers == 1)
         assert not caplog.messages
-        await until(lambda: answers >= 2 and watching.problem == watch.SLOW)
+        await until(lambda: answers >= 2 and watching.slowness == watch.SLOW)
         for _ in range(50):
-            assert watching.problem == watch.SLOW  # while it is asked, and in between
+            assert watching.slowness == watch.SLOW  # while it is asked, and in between
+            assert watching.problem is None  # nobody is refused: it answers
+            assert not watching.is_away()
             await anyio.sleep(0.01)
         seconds = 0.0
-        await until(lambda: watching.problem is None)
+        await until(lambda: watching.slowness is None)
+        monkeypatch.setattr(watch, "SLOW_LATE_S", 0.1)
+        seconds = 0.15
+        await until(lambda: watching.slowness is not None)
+        await until(lambda: watching.problem == "the database does not answer")
         tasks.cancel_scope.cancel()
-    assert caplog.messages == [watch.SLOW, "The database can be used again"]
+    assert caplog.messages == [watch.SLOW, "The database answers in time again", watch.SLOW]
