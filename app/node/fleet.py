@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -24,6 +23,7 @@ from app.config.data_directory import say_where_data_is
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
+from app.node import fates
 from app.node.certificate_files import read_certificate
 from app.node.hangup import Hangup
 from app.node.listeners import reserve_port
@@ -34,13 +34,6 @@ from app.terminal.progress import Progress
 from app.terminal.stdout import announce
 
 START_S = 60.0  # a node that is not ready by then is killed, and counts as an early death
-AT_ONCE_S = 10.0  # a node that dies so soon after being ready will probably do so again: an early death
-GIVE_UP_AFTER = 5  # early deaths in a row
-FIRST_DELAY_S, MAX_DELAY_S = 0.5, 8.0
-ASK_EVERY_S = 1.0  # how often each node is asked whether its event loop runs
-HUNG_AFTER = 10  # unanswered looks in a row that count: longer than a garbage collection or a large message takes
-SILENT_FOR = 60  # unanswered looks in a row, counted or not: a node in an endless loop lacks CPU time as well
-STARVED = 0.5  # a look does not count if parent or node waited for the CPU for so much of ASK_EVERY_S
 STOP_LADDER_S = 20.0  # for responses, processes and last writes after the drain; then a node is killed
 MAX_LINE_BYTES = 64 << 10  # of a node's stdout, before it is ready
 
@@ -51,6 +44,7 @@ _CHILD = (
 )
 _STOPPED = (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)  # the last is that of `app.cli`
 _READY, _QUESTION = b"listening on ", b"?"  # a node sends the question back, or how many calls it has once it stops
+_RARELY = "Node %d died (%s), %d times right after its start; trying again in %.0f s, as others run"
 _HUNG = "Node %d (pid %d) has not answered for %.0f s: its event loop hangs. Killing and restarting it"
 
 log = logging.getLogger(__name__)
@@ -85,43 +79,6 @@ def _check(settings: Settings) -> None:
             "on several machines run `trunkline serve` with a NODE_URL for each node"
         )
     read_certificate(settings, "")  # else the first node would say what is wrong with it
-
-
-@dataclass(slots=True)
-class Fate:
-    """When one node is restarted after it has died. Pure."""
-
-    deaths: int = 0  # early ones, in a row
-
-    def died(self, lived_s: float | None) -> float | None:
-        """Seconds until the next start; None to give up. `lived_s`: the time since it was ready, if it ever was."""
-        at_once = lived_s is None or lived_s < AT_ONCE_S
-        self.deaths = self.deaths + 1 if at_once else 0
-        if self.deaths >= GIVE_UP_AFTER:
-            return None
-        return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** max(0, self.deaths - 1))
-
-
-@dataclass(slots=True)
-class Silence:
-    """Whether a node that does not answer hangs. Pure."""
-
-    looks: int = 0  # without an answer, in a row
-    misses: int = 0  # those of them that count
-
-    def looked(self, *, answered: bool, starved_s: float) -> bool:
-        """Counts one look; True once the node hangs.
-
-        `starved_s`: how late the parent looked, or how long the node has waited for the CPU since the last look,
-        whichever is longer. On an overloaded machine killing a slow node would only add load.
-        """
-        if answered:
-            self.looks = self.misses = 0
-            return False
-        self.looks += 1
-        if starved_s < STARVED * ASK_EVERY_S:
-            self.misses += 1
-        return self.misses >= HUNG_AFTER or self.looks >= SILENT_FOR
 
 
 class _Fleet:
@@ -201,6 +158,10 @@ class _Fleet:
         await self._announced.wait()
         announce(text.decode("utf-8", "replace"), end="")
 
+    @property
+    def has_a_node(self) -> bool:
+        return any(member.is_alive for member in self._members)
+
     def could_not_start(self, number: int) -> bool:
         """Stops all nodes if one ends before all were ready: the others would fail for the same reason."""
         if self._announced.is_set() or self.stopping.is_set():
@@ -214,7 +175,7 @@ class _Member:
     """One node of the fleet: its number and its current process."""
 
     def __init__(self, number: int, fleet: _Fleet) -> None:
-        self._number, self._fleet, self._fate = number, fleet, Fate()
+        self._number, self._fleet, self._fate = number, fleet, fates.Fate()
         self._process: Process | None = None
         self._ready_at: float | None = None
         self._heard_at: float | None = None  # its last sign of life
@@ -227,23 +188,24 @@ class _Member:
         return self._process is not None
 
     async def keep(self) -> None:
-        """Keeps a process running until the fleet stops, or the node dies too often."""
+        """Keeps a process running until the fleet stops, or the node dies too often and no other one runs."""
         while not self._fleet.stopping.is_set():
             status = await self._run_one()
             if self._fleet.stopping.is_set():
                 self.is_well = self.is_well and self._ended_well(status)
-            elif status > 0 and self._fleet.could_not_start(self._number):
-                return
-            elif not await self._may_start_again(status):
-                self.is_well = False
+            elif (status > 0 and self._fleet.could_not_start(self._number)) or not await self._may_start_again(status):
                 return
 
     async def _may_start_again(self, status: int) -> bool:
         delay_s = self._fate.died(self._lived_s())
-        if delay_s is None:
-            log.error("Node %d died %d times right after its start; not starting it again", self._number, GIVE_UP_AFTER)
+        self.is_well = not self._fate.is_hopeless
+        if self.is_well:
+            log.error("Node %d died (%s); restarting it in %.1f s", self._number, _describe(status), delay_s)
+        elif self._fleet.has_a_node:
+            log.error(_RARELY, self._number, _describe(status), self._fate.deaths, delay_s)
+        else:
+            log.error("Node %d died %d times right after its start; no node is left", self._number, self._fate.deaths)
             return False
-        log.error("Node %d died (%s); restarting it in %.1f s", self._number, _describe(status), delay_s)
         with anyio.move_on_after(delay_s):
             await self._fleet.stopping.wait()
         return True
@@ -299,7 +261,7 @@ class _Member:
             output += chunk
             if self._ready_at is None and b"\n" in output and output.startswith(_READY):
                 self._ready_at = self._heard_at = time.monotonic()
-                self.has_been_ready = True
+                self.has_been_ready = self.is_well = True
                 output = output.partition(b"\n")[2]
                 self._fleet.became_ready()
             if self._ready_at is not None and output:
@@ -322,7 +284,7 @@ class _Member:
     async def _ask(self, process: Process, lifeline: socket.socket) -> None:
         """Asks a ready process for signs of life, and while it stops for its calls."""
         while self._ready_at is None:  # noqa: ASYNC110 - it is once, and START_S bounds it
-            await anyio.sleep(ASK_EVERY_S)
+            await anyio.sleep(fates.ASK_EVERY_S)
         lifeline.setblocking(False)
         with suppress(OSError):  # it has closed its end of the socket: it is ending
             lifeline.send(_QUESTION)
@@ -332,10 +294,10 @@ class _Member:
 
     async def _kill_when_hung(self, process: Process, lifeline: socket.socket) -> None:
         """Kills a process whose event loop hangs: the kernel still gives it connections, which would wait."""
-        silence, waited_s = Silence(), _processor_wait_s(process.pid)
+        silence, waited_s = fates.Silence(), _processor_wait_s(process.pid)
         while not self._fleet.stopping.is_set():
-            due = time.monotonic() + ASK_EVERY_S
-            await anyio.sleep(ASK_EVERY_S)
+            due = time.monotonic() + fates.ASK_EVERY_S
+            await anyio.sleep(fates.ASK_EVERY_S)
             late_s = time.monotonic() - due
             before_s, waited_s = waited_s, _processor_wait_s(process.pid)
             answered = bool(_answer(lifeline))
@@ -343,7 +305,7 @@ class _Member:
                 self._heard_at = time.monotonic()
                 lifeline.send(_QUESTION)
             if silence.looked(answered=answered, starved_s=max(late_s, waited_s - before_s)):
-                log.error(_HUNG, self._number, process.pid, silence.looks * ASK_EVERY_S)
+                log.error(_HUNG, self._number, process.pid, silence.looks * fates.ASK_EVERY_S)
                 self.send(signal.SIGKILL)
                 return
 
@@ -352,7 +314,7 @@ class _Member:
             if said := _answer(lifeline):
                 self.calls = next((int(each) for each in reversed(said.split()) if each.isdigit()), self.calls)
                 lifeline.send(_QUESTION)
-            await anyio.sleep(ASK_EVERY_S)
+            await anyio.sleep(fates.ASK_EVERY_S)
 
     def send(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -15,8 +15,18 @@ import pytest
 
 from app.config.settings import Settings
 from app.errors import GatewayError
-from app.node import fleet
-from app.node.fleet import ASK_EVERY_S, AT_ONCE_S, GIVE_UP_AFTER, HUNG_AFTER, SILENT_FOR, STARVED, Fate, Silence
+from app.node import fates, fleet
+from app.node.fates import (
+    ASK_EVERY_S,
+    AT_ONCE_S,
+    HUNG_AFTER,
+    RARELY_AFTER,
+    RARELY_S,
+    SILENT_FOR,
+    STARVED,
+    Fate,
+    Silence,
+)
 
 ENDS_WELL = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
 SAY_READY = "import os; print('listening on http://x', flush=True)"
@@ -41,16 +51,19 @@ def test_a_node_that_lived_long_is_started_again_soon_as_often_as_need_be():
     assert [fate.died(AT_ONCE_S) for _ in range(20)] == [0.5] * 20
 
 
-def test_one_that_dies_at_once_waits_longer_each_time_and_is_given_up():
+def test_one_that_dies_at_once_waits_longer_each_time_and_is_tried_rarely_in_the_end():
     fate = Fate()
-    delays = [fate.died(lived_s) for lived_s in (None, 0.1, 9.9, None, None)]
-    assert len(delays) == GIVE_UP_AFTER
-    assert delays == [0.5, 1.0, 2.0, 4.0, None]
+    delays = [fate.died(lived_s) for lived_s in (None, 0.1, 9.9, None)]
+    assert len(delays) == RARELY_AFTER - 1
+    assert delays == [0.5, 1.0, 2.0, 4.0]
+    assert not fate.is_hopeless
+    assert [fate.died(None), fate.died(None)] == [RARELY_S, RARELY_S]
+    assert fate.is_hopeless
 
 
 def test_a_life_in_between_makes_everything_good():
     fate = Fate()
-    for _ in range(GIVE_UP_AFTER - 1):
+    for _ in range(RARELY_AFTER - 1):
         assert fate.died(None) is not None
     assert fate.died(AT_ONCE_S + 1) == 0.5
     assert fate.died(None) == 0.5
@@ -175,8 +188,10 @@ async def test_the_first_start_that_fails_ends_them_all(start, children):
     assert not children()
 
 
-async def test_one_that_is_given_up_leaves_the_others_and_makes_the_end_a_failure(start, children, monkeypatch, caplog):
-    monkeypatch.setattr(fleet, "FIRST_DELAY_S", 0.001)
+async def test_one_that_dies_again_and_again_leaves_the_others_and_makes_the_end_a_failure(
+    start, children, monkeypatch, caplog
+):
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
     some, statuses = start([GOOD, BROKEN], [GOOD]), []
 
     async def run() -> None:
@@ -186,16 +201,33 @@ async def test_one_that_is_given_up_leaves_the_others_and_makes_the_end_a_failur
         tasks.start_soon(run)
         await until(some._announced.is_set)
         children()[0].kill()
-        await until(lambda: "not starting it again" in caplog.text)
+        await until(lambda: "trying again in 60 s, as others run" in caplog.text)
         assert len(children()) == 1
         some.stop()
     assert statuses == [1]
-    assert caplog.text.count("; restarting it in") == GIVE_UP_AFTER - 1
+    assert caplog.text.count("; restarting it in") == RARELY_AFTER - 1
+
+
+async def test_one_that_was_hopeless_comes_back_when_it_can(start, children, monkeypatch, caplog):
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(fates, "RARELY_S", 0.01)
+    some, statuses = start([GOOD, *[BROKEN] * (RARELY_AFTER + 2), GOOD], [GOOD]), []
+
+    async def run() -> None:
+        statuses.append(await some.run())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await until(some._announced.is_set)
+        children()[0].kill()
+        await until(lambda: "as others run" in caplog.text and all(each.is_well for each in some._members))
+        some.stop()
+    assert statuses == [0]
 
 
 async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, children, monkeypatch, caplog):
     monkeypatch.setattr(fleet, "START_S", 0.3)
-    monkeypatch.setattr(fleet, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
     await run_until_ready(start([SLOW, GOOD]))
     assert "is not ready after" in caplog.text
     assert not children()
@@ -204,10 +236,10 @@ async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, c
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look counts, however busy this machine is, and a node that is only slow has fifteen of them."""
-    monkeypatch.setattr(fleet, "STARVED", 1e6)
-    monkeypatch.setattr(fleet, "HUNG_AFTER", 15)
-    monkeypatch.setattr(fleet, "FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(fleet, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(fates, "STARVED", 1e6)
+    monkeypatch.setattr(fates, "HUNG_AFTER", 15)
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(fates, "ASK_EVERY_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -239,7 +271,7 @@ async def test_one_that_ends_in_the_moment_in_which_it_is_killed_is_just_gone(st
 
 @pytest.mark.usefixtures("impatient")
 async def test_one_that_answers_late_is_left_alone(start, children, caplog, capfd, monkeypatch):
-    monkeypatch.setattr(fleet, "HUNG_AFTER", 50)  # 5 s; it needs 0.1
+    monkeypatch.setattr(fates, "HUNG_AFTER", 50)  # 5 s; it needs 0.1
     some = start([ANSWERS_LATE])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(some.run)
@@ -254,12 +286,13 @@ async def test_one_that_answers_late_is_left_alone(start, children, caplog, capf
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_one_that_hangs_at_once_again_and_again_is_given_up(start, caplog, monkeypatch):
-    monkeypatch.setattr(fleet, "AT_ONCE_S", 0.001)  # less than it takes to see that it hangs
-    monkeypatch.setattr(fleet, "HUNG_AFTER", 3)
+async def test_one_that_hangs_at_once_again_and_again_ends_them_where_no_other_runs(start, caplog, monkeypatch):
+    monkeypatch.setattr(fates, "AT_ONCE_S", 0.001)  # less than it takes to see that it hangs
+    monkeypatch.setattr(fates, "HUNG_AFTER", 3)
     with anyio.fail_after(60):
         assert await start([HANGS]).run() == 1
-    assert caplog.text.count("has not answered") == GIVE_UP_AFTER
+    assert caplog.text.count("has not answered") == RARELY_AFTER
+    assert "no node is left" in caplog.text
 
 
 async def test_one_that_does_not_stop_is_killed(start, children, monkeypatch, caplog):
