@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from app.config.settings import Settings
+from app.node import fates
 from app.node import fleet as fleet_module
 from app.node.listeners import reserve_port
 from app.storage import migrate
@@ -136,9 +137,9 @@ async def test_a_node_that_hangs_is_replaced_and_then_every_new_connection_is_an
     tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The parent runs here, with less patience; its nodes are real ones."""
-    monkeypatch.setattr(fleet_module, "ASK_EVERY_S", 0.2)
-    monkeypatch.setattr(fleet_module, "HUNG_AFTER", 5)
-    monkeypatch.setattr(fleet_module, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(fates, "ASK_EVERY_S", 0.2)
+    monkeypatch.setattr(fates, "HUNG_AFTER", 5)
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.01)
     for name, text in environment(tmp_path, settings).items():
         monkeypatch.setenv(name, text)
     before = {each.pid for each in psutil.Process().children()}

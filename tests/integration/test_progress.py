@@ -422,7 +422,11 @@ WAITING = '. scripts/_venv.sh; with_progress "fetching 3 packages" sh -c "while 
 
 def script(terminal: Terminal, text: str, *words: str) -> subprocess.Popen[bytes]:
     """With the terminal as its own, as a shell has it."""
-    own = "import fcntl, os, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); os.execvp('sh', sys.argv[1:])"
+    own = (
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); "
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); "  # whoever runs the tests may ignore it, as `&` of a script does
+        "os.execvp('sh', sys.argv[1:])"
+    )
     command = [sys.executable, "-c", own, "sh", "-euc", text, "sh", *words]
     return subprocess.Popen(
         command, cwd=ROOT, stderr=terminal.stream, env={**os.environ, "TERM": "xterm"}, start_new_session=True

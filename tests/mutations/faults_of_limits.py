@@ -84,15 +84,15 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a session is parked with a subscription",
         "app/protocol/handshake_record.py",
-        "(self._pending or self._asked or self._uris)",
-        "(self._pending or self._asked)",
+        "(self._pending or self._asked or self._uris or self._has_more_uris)",
+        "(self._pending or self._asked or self._has_more_uris)",
         PARKED,
     ),
     Fault(
         "a session is parked with a call in flight",
         "app/protocol/handshake_record.py",
-        "(self._pending or self._asked or self._uris)",
-        "(self._asked or self._uris)",
+        "(self._pending or self._asked or self._uris or self._has_more_uris)",
+        "(self._asked or self._uris or self._has_more_uris)",
         PARKED,
     ),
     Fault(

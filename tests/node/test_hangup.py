@@ -12,7 +12,9 @@ from app.node.hangup import Hangup
 from tests.integration.gateway import ROOT
 
 IN_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # whoever runs the tests may ignore it, as `nohup` does
+    "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
