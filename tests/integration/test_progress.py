@@ -424,7 +424,7 @@ def script(terminal: Terminal, text: str, *words: str) -> subprocess.Popen[bytes
     """With the terminal as its own, as a shell has it."""
     own = (
         "import fcntl, os, signal, sys, termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); "
-        "signal.signal(signal.SIGINT, signal.SIG_DFL); "  # whoever runs the tests may ignore it, as `&` of a script does
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); "  # whoever runs the tests may ignore it, as `&` does
         "os.execvp('sh', sys.argv[1:])"
     )
     command = [sys.executable, "-c", own, "sh", "-euc", text, "sh", *words]
