@@ -177,7 +177,7 @@ class AllNodes:
         """
         if self._own.end_session(tenant, session):
             return True
-        told = await self._gather_all("end", list[bool], tenant=tenant, session=session)
+        told = await self._ask_all_others("end", list[bool], tenant=tenant, session=session)
         if not any(told.rows) and told.silent:
             raise nodes_unavailable(told.silent)
         return any(told.rows)
@@ -186,7 +186,7 @@ class AllNodes:
         """Restarts a process on any node; None if there is none. Raises as `end_session`."""
         if (own := self._own.restart_process(tenant, process)) is not None:
             return own
-        told = await self._gather_all("restart", list[Restarted], tenant=tenant, process=process)
+        told = await self._ask_all_others("restart", list[Restarted], tenant=tenant, process=process)
         if not told.rows and told.silent:
             raise nodes_unavailable(told.silent)
         return told.rows[0] if told.rows else None
@@ -265,8 +265,7 @@ class AllNodes:
             told = await self._gather(*asked, tenant=tenant)
             return merged_problems(told.rows), told.silent
         # One that has lost Redis still answers, and knows why nobody hears of it.
-        lost = [each.node for each in self._lost.lately()]
-        told, answers = await at_once(self._gather(*asked, tenant=ALL), self._ask_others(*asked, lost, tenant=ALL))
+        told, answers = await at_once(self._gather(*asked, tenant=ALL), self._ask_lost(*asked, tenant=ALL))
         others = of_others(self._own.status(), list(self._peers()), told.silent)
         found = [*told.rows, *others, *answers.rows, *self._lost.problems(answers.silent)]
         return merged_problems(found), told.silent
@@ -276,7 +275,8 @@ class AllNodes:
         own = self._own.stderr(tenant, process, lines)
         if own is not None:
             return own
-        found = await self._ask_others("stderr", list[list[str]], tenant=tenant, process=process, lines=str(lines))
+        asked = {"tenant": tenant, "process": process, "lines": str(lines)}
+        found = await self._ask_all_others("stderr", list[list[str]], **asked)
         return found.rows[0] if found.rows else None
 
     async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed:
@@ -293,10 +293,8 @@ class AllNodes:
 
     async def _gather_all(self, what: str, kind: type[list[T]], /, **query: str) -> Gathered[T]:
         """As `_gather`, and the rows of nodes that have lost Redis and still answer: what they have goes on."""
-        lost = [each.node for each in self._lost.lately()]
-        theirs = self._ask_others(what, kind, lost, **query)
-        found, answers = await at_once(self._gather(what, kind, **query), theirs)
-        return Gathered([*found.rows, *answers.rows], found.silent)
+        others = await self._ask_all_others(what, kind, **query)
+        return Gathered([*answer_for(self._own, what, query), *others.rows], others.silent)
 
     async def _gather(self, what: str, kind: type[list[T]], only: str = "", /, **query: str) -> Gathered[T]:
         """The rows of all nodes, this one first; or those of `only` one."""
@@ -304,9 +302,18 @@ class AllNodes:
         own = answer_for(self._own, what, query) if not only or only == self._own.status().id else []
         return Gathered([*own, *others.rows], others.silent)
 
+    async def _ask_all_others(self, what: str, kind: type[list[T]], /, **query: str) -> Gathered[T]:
+        """Nothing is expected of a node that has lost Redis: it may be dead."""
+        found, theirs = await at_once(self._ask_others(what, kind, **query), self._ask_lost(what, kind, **query))
+        return Gathered([*found.rows, *theirs.rows], found.silent)
+
+    async def _ask_lost(self, what: str, kind: type[list[T]], /, **query: str) -> Gathered[T]:
+        return await self._ask_others(what, kind, [each.node for each in self._lost.lately()], **query)
+
     async def _ask_others(
         self, what: str, kind: type[list[T]], nodes: Sequence[NodeRecord] | None = None, /, **query: str
     ) -> Gathered[T]:
+        heard = {each.id for each in self._peers()}  # of others the problem `node_lost` tells
         found: list[T] = []
         silent: list[str] = []
 
@@ -316,8 +323,9 @@ class AllNodes:
                     found.extend(msgspec.json.decode(await self._ask(node, what, query), type=kind))
             except (GatewayError, TimeoutError, msgspec.DecodeError) as problem:
                 silent.append(node.id)
-                why = str(problem) or "it does not answer"
-                log.warning("Node %s is missing from a list of all nodes: %s", node.id, why)
+                if node.id in heard:
+                    why = str(problem) or "it does not answer"
+                    log.warning("Node %s is missing from a list of all nodes: %s", node.id, why)
 
         async with anyio.create_task_group() as tasks:
             for node in self._peers() if nodes is None else nodes:

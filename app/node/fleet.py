@@ -160,7 +160,8 @@ class _Fleet:
 
     @property
     def has_a_node(self) -> bool:
-        return any(member.is_alive for member in self._members)
+        """One runs, or is about to be started again."""
+        return any(member.is_alive or member.is_well for member in self._members)
 
     def could_not_start(self, number: int) -> bool:
         """Stops all nodes if one ends before all were ready: the others would fail for the same reason."""

@@ -52,7 +52,7 @@ def slow_words(slowness: str) -> str:
     """The database is used, but takes long."""
     return (
         f"{slowness}. Changes wait for it, and so do clients that this node has not served in the last half minute; "
-        "others go on. Do: look at the load and the disk of its server, and at the network between."
+        "others go on. Do: look at the load and the disk of the machine that it is on, and at the network between."
     )
 
 

@@ -327,15 +327,17 @@ async def test_a_session_is_not_said_to_be_gone_where_a_node_did_not_answer():
             await a.all.end_session("acme", "s1")
 
 
-async def test_what_a_node_has_that_has_lost_redis_is_seen_and_ended_and_of_a_dead_one_nothing_is_expected():
+async def test_what_a_node_has_that_has_lost_redis_is_seen_and_ended_and_of_a_dead_one_nothing_is_expected(caplog):
     a, b = Node(A, "s1"), Node(B, "s2", "s3")
     async with others(a, b):
         a.departed.update({B: a.peers.pop(B), "gone": NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)})
         listed = await a.all.sessions("acme", Window())
         assert ([each.id for each in listed.rows], listed.total, listed.silent) == (["s1", "s2", "s3"], 3, [])
+        assert await a.all.stderr("acme", "s3", 1) == ["last"]
         assert await a.all.end_session("acme", "s2")
         assert await a.all.restart_process("acme", "s3") == Restarted("s3", "echo", B, "leased", 1, 2)
         assert not await a.all.end_session("acme", "s4")
+        assert not caplog.messages  # the problem `node_lost` tells of it; else each list would
         a.departed[B] = replace(a.departed[B], draining=True)  # it has left, with all it had
         assert not await a.all.end_session("acme", "s3")
 

@@ -5,7 +5,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,10 @@ async def test_the_first_start_that_fails_ends_them_all(start, children):
     assert not children()
 
 
-async def test_one_that_dies_again_and_again_leaves_the_others_and_makes_the_end_a_failure(
-    start, children, monkeypatch, caplog
-):
-    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
-    some, statuses = start([GOOD, BROKEN], [GOOD]), []
+@asynccontextmanager
+async def running(some: Any) -> AsyncIterator[list[int]]:
+    """Runs a fleet, which is ready, and stops it at the end; the list has its exit status then."""
+    statuses: list[int] = []
 
     async def run() -> None:
         statuses.append(await some.run())
@@ -200,10 +200,18 @@ async def test_one_that_dies_again_and_again_leaves_the_others_and_makes_the_end
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         await until(some._announced.is_set)
+        yield statuses
+        some.stop()
+
+
+async def test_one_that_dies_again_and_again_leaves_the_others_and_makes_the_end_a_failure(
+    start, children, monkeypatch, caplog
+):
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
+    async with running(start([GOOD, BROKEN], [GOOD])) as statuses:
         children()[0].kill()
         await until(lambda: "trying again in 60 s, as others run" in caplog.text)
         assert len(children()) == 1
-        some.stop()
     assert statuses == [1]
     assert caplog.text.count("; restarting it in") == RARELY_AFTER - 1
 
@@ -211,18 +219,24 @@ async def test_one_that_dies_again_and_again_leaves_the_others_and_makes_the_end
 async def test_one_that_was_hopeless_comes_back_when_it_can(start, children, monkeypatch, caplog):
     monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(fates, "RARELY_S", 0.01)
-    some, statuses = start([GOOD, *[BROKEN] * (RARELY_AFTER + 2), GOOD], [GOOD]), []
-
-    async def run() -> None:
-        statuses.append(await some.run())
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        await until(some._announced.is_set)
+    some = start([GOOD, *[BROKEN] * (RARELY_AFTER + 2), GOOD], [GOOD])
+    async with running(some) as statuses:
         children()[0].kill()
         await until(lambda: "as others run" in caplog.text and all(each.is_well for each in some._members))
-        some.stop()
     assert statuses == [0]
+
+
+async def test_one_that_is_about_to_be_started_again_counts_as_running(start, children, monkeypatch, caplog):
+    monkeypatch.setattr(fates, "FIRST_DELAY_S", 8.0)
+    async with running(start([GOOD, BROKEN], [GOOD])) as statuses:
+        first, second = children()
+        second.kill()
+        await until(lambda: "restarting it in 8.0 s" in caplog.text)
+        monkeypatch.setattr(fates, "FIRST_DELAY_S", 0.001)
+        first.kill()
+        await until(lambda: "as others run" in caplog.text)
+    assert statuses == [1]
+    assert "no node is left" not in caplog.text
 
 
 async def test_one_that_does_not_become_ready_is_killed_and_tried_again(start, children, monkeypatch, caplog):

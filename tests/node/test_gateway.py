@@ -29,6 +29,7 @@ from app.sessions.session import Session
 from app.sessions.standstill import GAP_S, StandstillDetector
 from app.storage import migrate
 from app.storage.backends import BackendRepository
+from app.storage.health import watch
 from tests.redis_servers import client_of
 
 SERVER = str(Path(__file__).parents[1] / "servers" / "stateless.py")
@@ -155,6 +156,15 @@ async def test_a_node_that_stops_at_once_is_gone_too(one_of_several: Settings):
     assert in_redis(url, "node") == []
     assert len(in_redis(url, "route")) == 1  # free for the taking: its owner is not there any more
     assert children() == []
+
+
+async def test_a_database_that_is_slow_leaves_its_nodes_ready(alone: Make, monkeypatch: pytest.MonkeyPatch):
+    async with open_gateway(alone()) as gateway:
+        await becomes({"sessions": "ok", "database": "ok"}, lambda: _ready(gateway))
+        monkeypatch.setattr(watch, "LATE_S", 0.1)
+        monkeypatch.setattr(gateway.records.database, "check", partial(anyio.sleep, 0.15))
+        await becomes(True, lambda: "too slowly" in gateway.degraded().get("database", ""))
+        assert _ready(gateway) == {"sessions": "ok", "database": "ok"}
 
 
 async def test_a_node_that_is_alone_needs_no_redis(alone: Make):

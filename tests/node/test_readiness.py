@@ -7,8 +7,16 @@ import pytest
 
 from app.config.settings import NAMES
 from app.limits.overload import MarkName
-from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words, routes_words
-from app.storage.health import failures, sqlite_file
+from app.node.readiness import (
+    changes_words,
+    database_words,
+    nodes_words,
+    overload_words,
+    redis_words,
+    routes_words,
+    slow_words,
+)
+from app.storage.health import failures, sqlite_file, watch
 
 REFUSED = "Error 111 connecting to 127.0.0.1:6379. Connection refused."
 OTHER_KEY = "it is used by nodes with another TRUNKLINE_SECRET_KEY"
@@ -30,6 +38,7 @@ WORDS = [
     database_words(READ_ONLY),
     database_words(sqlite_file.GONE),
     *map(changes_words, (failures.FULL, failures.IO_ERROR, failures.LOCKED, failures.NO_THREAD, failures.LACKS)),
+    slow_words(watch.SLOW),
     routes_words(),
 ]
 

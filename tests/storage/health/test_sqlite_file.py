@@ -48,6 +48,18 @@ def path(sqlite_url: str, tmp_path: Path) -> Path:
     return path
 
 
+async def _refuses_all(database: Database, why: str) -> None:
+    repository = TenantRepository(database)
+    for ask in (
+        repository.create(Tenant("lost")),
+        repository.get("default"),
+        repository.list(limit=5),
+        database.check(),
+    ):
+        with pytest.raises(StorageUnavailable, match=why):
+            await ask
+
+
 @pytest.mark.parametrize("harm", [_remove, _remove_all, _remove_folder, _replace, _move_and_link])
 @pytest.mark.parametrize("was_open", [True, False])
 async def test_nothing_is_stored_in_a_file_that_is_gone_and_no_empty_one_is_made(
@@ -59,14 +71,7 @@ async def test_nothing_is_stored_in_a_file_that_is_gone_and_no_empty_one_is_made
         await repository.create(Tenant("before"))
         await repository.get("default")
     harm(path)
-    for ask in (
-        repository.create(Tenant("lost")),
-        repository.get("default"),
-        repository.list(limit=5),
-        database.check(),
-    ):
-        with pytest.raises(StorageUnavailable, match="removed or replaced while the node ran"):
-            await ask
+    await _refuses_all(database, "removed or replaced while the node ran")
     await database.aclose()
     if harm not in (_replace, _move_and_link):
         assert not path.exists()
@@ -94,14 +99,7 @@ async def test_nothing_is_stored_while_a_file_beside_it_is_gone_and_what_was_sto
     await repository.create(Tenant("before"))
     await repository.get("default")
     harm(path)
-    for ask in (
-        repository.create(Tenant("lost")),
-        repository.get("default"),
-        repository.list(limit=5),
-        database.check(),
-    ):
-        with pytest.raises(StorageUnavailable, match="beside the database"):
-            await ask
+    await _refuses_all(database, "beside the database")
     await database.aclose()
     with sqlite3.connect(path) as connection:
         assert [name for (name,) in connection.execute("SELECT name FROM tenants")] == ["before", "default"]
