@@ -8,8 +8,9 @@ import re
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 _HOST = r"(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])"
-AUTHORITY = re.compile(_HOST + r"(?::[0-9]{1,5})?")
-_NOWHERE = re.compile(r"(0\.0\.0\.0|\[[0:]+\])(:|$)|.*:0*$")  # every address of a machine, or no port
+_PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+AUTHORITY = re.compile(f"{_HOST}(?::{_PORT})?")
+_NOWHERE = re.compile(r"(0\.0\.0\.0|\[[0:]+\])(:|$)")  # every address of a machine
 
 # Options of a Redis URL. The gateway itself sets time-outs, retries and pools.
 REDIS_OPTIONS = frozenset({
@@ -17,8 +18,7 @@ REDIS_OPTIONS = frozenset({
     "ssl_check_hostname", "sentinel_username", "sentinel_password",
 })  # fmt: skip
 _REDIS_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix")
-_PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-_REDIS_HOST = re.compile(_HOST + "(?::" + _PORT + ")?", re.IGNORECASE)
+_REDIS_HOST = re.compile(AUTHORITY.pattern, re.IGNORECASE)
 _UNENCODED = re.compile(r"[\s\[\]\\\0]|%(?![0-9a-fA-F]{2})|%00")
 _ENCODE = (
     "a character of its user name or password must be encoded: @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, "
@@ -44,18 +44,21 @@ def node_url(text: str) -> str:
         raise ValueError(f"{_shown(text)} is not an http or https URL without user name; like http://10.0.0.5:8080")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"{_shown(text)} has more than scheme, host and port; like http://10.0.0.5:8080")
-    try:
-        parts.port  # noqa: B018 - raises
-    except ValueError:
-        raise ValueError("its port is not a number from 1 to 65535") from None
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
 def _split(text: str) -> SplitResult:
     try:
-        return urlsplit(text)
+        parts = urlsplit(text)
     except ValueError:  # its message contains the URL
         raise ValueError("it is not a URL; like https://gw.example.com") from None
+    try:
+        has_port = parts.port != 0
+    except ValueError:
+        has_port = False
+    if not has_port:
+        raise ValueError("its port is not a number from 1 to 65535")
+    return parts
 
 
 def _shown(text: str) -> str:

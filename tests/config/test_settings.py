@@ -113,6 +113,8 @@ def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, pr
         ("public_url", "ftp://gw.example.com"),
         ("public_url", "https://user:pass@gw.example.com"),
         ("public_url", "https://gw.example.com/?a=b"),
+        *[("public_url", f"https://gw.example.com:{port}") for port in ("0", "65536", "99999", "x")],
+        ("allowed_hosts", "gw.example.com:99999"),
         ("allowed_hosts", "good.example.com,*.example.com"),
         ("allowed_hosts", "https://example.com"),
         ("allowed_origins", "example.com"),
