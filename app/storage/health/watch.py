@@ -8,7 +8,7 @@ import anyio
 
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage.engine import Database
-from app.storage.health.failures import in_one_line
+from app.storage.health.failures import in_one_line, is_untold
 
 WATCH_EVERY_S = 1.0
 LATE_S = 1.0  # after that the watch counts the database as not answering
@@ -97,7 +97,7 @@ class DatabaseWatch:
             self._refused_at = time.monotonic()
         elif refused is not None:
             try:
-                if await self._database.try_change() and self._is_calm():
+                if await self._database.try_change() and self._is_over(refused):
                     self._database.forget_refusal()
                     refused = None
             except StorageUnavailable as error:
@@ -109,8 +109,10 @@ class DatabaseWatch:
                 log.warning("Changes fail: %s", _told(refused))
         self._refusal = refused
 
-    def _is_calm(self) -> bool:
-        return self._database.trial_tells_all or time.monotonic() - self._refused_at >= CALM_S
+    def _is_over(self, refused: StorageUnavailable) -> bool:
+        """After a change of nothing has succeeded: whether other changes do. Where the server had not answered, it does."""
+        tells_all = self._database.trial_tells_all or is_untold(refused.__cause__)
+        return tells_all or time.monotonic() - self._refused_at >= CALM_S
 
     def _is_late(self) -> bool:
         late_s = SLOW_LATE_S if self._is_slow() else LATE_S

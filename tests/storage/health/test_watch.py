@@ -106,6 +106,21 @@ async def test_changes_of_one_table_that_fail_on_a_server_are_said_once_until_th
     assert second == "The database takes changes again"
 
 
+async def test_a_change_that_a_server_has_not_answered_is_not_told_of_once_it_answers(postgres_database, caplog):
+    caplog.set_level("INFO", "app.storage.health.watch")
+    database = Database(postgres_database)
+    watching = DatabaseWatch(database)
+    database.refused = StorageUnavailable()
+    database.refused.__cause__ = TimeoutError()  # begun in an outage, and given up after it
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        await until(lambda: watching.refusal is not None)
+        await until(lambda: watching.refusal is None)
+        tasks.cancel_scope.cancel()
+    await database.aclose()
+    assert caplog.messages == ["Changes fail: The database does not answer: TimeoutError: ", "The database takes changes again"]
+
+
 async def test_a_full_disk_is_full_until_there_is_room(database, monkeypatch):
     watching, has_room = DatabaseWatch(database), False
     monkeypatch.setattr(SqliteFile, "has_room", lambda _: has_room)
