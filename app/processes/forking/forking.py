@@ -161,7 +161,7 @@ class Forking:
         """Why this backend cannot be forked on this node, whatever it runs."""
         if self.options.most == 0:
             return "this node forks nothing (FORK_TEMPLATES is 0)"
-        if spec.has_kept_home:
+        if spec.state == "keep":
             return "with `state: keep` a template could write to the homes of all principals"
         return None
 

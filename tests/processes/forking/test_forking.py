@@ -184,6 +184,8 @@ async def test_a_fork_that_cannot_have_namespaces_of_its_own_is_executed_and_why
 async def test_homes_that_last_are_not_given_to_a_template(running, tmp_path):
     spec = program(tmp_path, EVALUATES, state="keep", keeper=("acme", "key", "x"))
     assert "state: keep" in await reason(running, spec)
+    assert "state: keep" in await running.supervisor.forking.settled(replace(spec, keeper=None))  # a check is nobody's
+    assert running.supervisor.forking.templates == []
 
 
 async def test_a_node_may_fork_nothing(tmp_path):
