@@ -123,7 +123,7 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", help="port to listen on; 0 takes a free one (default 8080)")
     serve.add_argument("--demo", action="store_true", help="add a demo backend and print a key for it")
     several = serve.add_mutually_exclusive_group()
-    several_help = "run N nodes that share the port; needs TRUNKLINE_REDIS_URL"
+    several_help = f"run N nodes that share the port, at most {MAX_NODES}; needs TRUNKLINE_REDIS_URL"
     several.add_argument("--nodes", type=whole_number(MAX_NODES), metavar="N", help=several_help)
     several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
 

@@ -49,6 +49,7 @@ examples:
   trunkline backends set time --tenant acme sandbox.network=web sandbox.read[]=/srv/zones limits.memory_mb=1024
   trunkline backends set time --tenant acme sandbox.mode=require sandbox.require[]=files sandbox.require[]=network
   trunkline backends set notes --tenant acme state=keep limits.disk_mb=1024
+  trunkline backends set time --tenant acme start=fork warm=auto recovery=respawn timeouts.park_s=300
   trunkline backends show time --tenant acme --json
 """
 _TOOLSETS = """

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from app.auth.credential_uses import Busy, NewAddress
 from app.backends.checks.backend_check import SUFFIX
-from app.backends.failures import TIMEOUT, BackendFailure
+from app.backends.failures import NOT_STARTED, TIMEOUT, BackendFailure
 from app.backends.inventory import BackendSnapshot
 from app.domain import KEY_ISSUER
 from app.limits.gates import TenantGate
@@ -60,6 +60,8 @@ def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> I
             when = " at its start" if each.before_handshake else ""
             words, kind = f"A process of the backend {name} has failed{when}: {each.detail}{often}.", "backend_failed"
             do, severity = "Read the end of its stderr under its failures.", "warning"
+            if each.kind == NOT_STARTED:  # so it has written nothing
+                do = "Check it: that tries it once more, step by step, and says what failed."
         worst: Severity = "critical" if severity == "critical" else "warning"
         yield Problem(kind, worst, ("backend", name), words, do, ("failures", name), tenant, since)
 

@@ -56,6 +56,12 @@ def test_a_failure_of_the_last_minutes_is_named_by_its_cause(failure, kind, seve
     assert list(signs.of_failures([(("acme", "a"), failure)], NOW + signs.LATELY_S + 1)) == []
 
 
+def test_whoever_was_not_started_has_no_stderr_to_be_read():
+    for kind, word in (("not_started", "Check it"), ("exited", "stderr")):
+        (found,) = signs.of_failures([(("acme", "a"), replace(FAILURE, kind=kind))], NOW + 60)
+        assert word in found.do
+
+
 def process(name: str, mib: int, most: int | None = 100) -> Any:
     spec = BackendSpec("acme", name, "cat", limits=ProcessLimits(memory_mb=most))
     return SimpleNamespace(id=f"{name}-{mib}", pid=7, spec=spec, resident_bytes=mib * MIB)
