@@ -118,7 +118,10 @@ async def test_a_change_that_a_server_has_not_answered_is_not_told_of_once_it_an
         await until(lambda: watching.refusal is None)
         tasks.cancel_scope.cancel()
     await database.aclose()
-    assert caplog.messages == ["Changes fail: The database does not answer: TimeoutError: ", "The database takes changes again"]
+    assert caplog.messages == [
+        "Changes fail: The database does not answer: TimeoutError: ",
+        "The database takes changes again",
+    ]
 
 
 async def test_a_full_disk_is_full_until_there_is_room(database, monkeypatch):
