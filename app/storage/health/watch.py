@@ -110,7 +110,7 @@ class DatabaseWatch:
         self._refusal = refused
 
     def _is_over(self, refused: StorageUnavailable) -> bool:
-        """After a change of nothing has succeeded: whether other changes do. Where the server had not answered, it does."""
+        """After a change of nothing has succeeded: whether others will. A server that had not answered does so now."""
         tells_all = self._database.trial_tells_all or is_untold(refused.__cause__)
         return tells_all or time.monotonic() - self._refused_at >= CALM_S
 
