@@ -10,6 +10,7 @@ import sys
 
 import psutil
 
+from app import __version__
 from app.doctor.findings import Check, State
 from app.spawner.client import Command, SpawnerClient, SpawnFailed
 
@@ -20,7 +21,9 @@ LEAST_MEMORY_MIB = 256
 
 
 def python() -> Check:
-    return Check("python", State.OK, f"{platform.python_version()}, {platform.machine()}, Linux {platform.release()}")
+    """With the version of the gateway: reports of faults have this output."""
+    this = f"{platform.machine()}, Linux {platform.release()}; trunkline {__version__}"
+    return Check("python", State.OK, f"{platform.python_version()}, {this}")
 
 
 def open_files(max_processes: int) -> Check:

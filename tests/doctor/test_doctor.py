@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app import cli, doctor
+from app import __version__, cli, doctor
 from app.doctor import Check, State, machine, network, storage
 from app.redis import survey
 from app.redis.survey import Survey
@@ -98,6 +98,7 @@ def test_the_table_is_for_people(capsys, data_dir, monkeypatch):
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["ok", "python"] for line in lines)
+    assert lines[0].endswith(f"; trunkline {__version__}")
     position = next(index for index, line in enumerate(lines) if line.split()[:2] == ["optional", "uvx"])
     assert "uvx" in lines[position + 1]
     assert lines[-1] == "everything that is needed is here"
