@@ -65,7 +65,8 @@ class ProcessLeasing:
             if rests_as(spec) == "frozen" and isinstance(process, Freezable):
                 return FreezingLink(first, process)
             return first
-        return RespawningLink(first, self._again(tasks, spec, limits, principal), tasks, spec.timeouts.initialize_s)
+        again, within_s = self._again(tasks, spec, limits, principal), spec.timeouts.initialize_s
+        return RespawningLink(first, again, tasks, within_s, may_wait=not spec.broadcast)
 
     def _again(self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal) -> Again:
         if spec.url is not None:
@@ -102,8 +103,8 @@ class ProcessLeasing:
         if self._tasks is None:
             raise ShuttingDown
         again = self._again(self._tasks, spec, limits, principal)
-        within_s = spec.timeouts.initialize_s
-        return RespawningLink.restored(record, again, self._tasks, within_s, is_parked=is_parked)
+        within_s, may_wait = spec.timeouts.initialize_s, not spec.broadcast
+        return RespawningLink.restored(record, again, self._tasks, within_s, is_parked=is_parked, may_wait=may_wait)
 
     async def _take(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal

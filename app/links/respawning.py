@@ -2,12 +2,12 @@
 
 It stands between the session and the link to its present process. When that process dies, the calls in flight fail and
 are never run again; later ones wait for the next process, with which it repeats the handshake first. An idle one can
-be parked: it gives its process back, and the next message waits for another in the same way.
+be parked: it gives its process back, and the next message waits for another in the same way; as does one whose process
+died while there is no place for another.
 """
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
@@ -60,11 +60,14 @@ _RESTS = frozenset({LinkState.PARKED, LinkState.WAKING})
 class RespawningLink:
     """Fulfils ProcessLink, and is its own lease. `again` leases the next process; `within_s` includes its handshake.
 
-    The task that starts it runs in `tasks`, and ends with `release`.
+    The task that starts it runs in `tasks`, and ends with `release`. `may_wait`: it may be without a process until the
+    next message, as nothing but an answer would reach it.
     """
 
-    def __init__(self, lease: LinkLease, again: Again, tasks: anyio.abc.TaskGroup, within_s: float) -> None:
-        self._lease, self._again, self._tasks, self._within_s = lease, again, tasks, within_s
+    def __init__(
+        self, lease: LinkLease, again: Again, tasks: anyio.abc.TaskGroup, within_s: float, *, may_wait: bool = True
+    ) -> None:
+        self._lease, self._again, self._tasks, self._within_s, self._may_wait = lease, again, tasks, within_s, may_wait
         self.record = HandshakeRecord()
         self._state = LinkState.LIVE
         self._listener: CallListener | None = None
@@ -75,7 +78,7 @@ class RespawningLink:
         self._started_at = time.monotonic()
         self._keeper: Keeper | None = None  # while it is parked
         self._woken_at = 0.0
-        self._has_news = True
+        self._has_news, self._is_lost = True, False
         self._notified = 0  # notifications that have waited
 
     @classmethod
@@ -87,11 +90,12 @@ class RespawningLink:
         within_s: float,
         *,
         is_parked: bool = False,
+        may_wait: bool = True,
     ) -> "RespawningLink":
         """The link of a session whose handshake was on another node; its process is being started, unless it was parked
         there: then it is here too."""
-        link = cls(NoProcess(), again, tasks, within_s)
-        link.record, link._started_at = record, 0.0
+        link = cls(NoProcess(), again, tasks, within_s, may_wait=may_wait)
+        link.record, link._started_at, link._is_lost = record, 0.0, not is_parked
         link._state = LinkState.PARKED if is_parked else LinkState.LOST
         if not is_parked:
             tasks.start_soon(link._respawn, _NODE_GONE, name="respawn a backend")
@@ -122,7 +126,9 @@ class RespawningLink:
 
     def park(self, keeper: Keeper, with_news: bool = True) -> bool:
         """As Parkable.park. Nothing else runs between the checks and the end of the lease."""
-        if self._state is LinkState.PARKED and self._keeper is None:  # it was parked on another node
+        if (
+            self._state is LinkState.PARKED and self._keeper is None
+        ):  # since it was on another node, or lost its process
             self._keeper, self._has_news = keeper, with_news
             return True
         if self._state is not LinkState.LIVE or self._is_paused or not self.record.is_at_rest:
@@ -264,7 +270,7 @@ class RespawningLink:
     # --- another process
 
     def _lose(self, exit: Exit) -> None:
-        self._state = LinkState.LOST
+        self._state, self._is_lost = LinkState.LOST, True
         self._lease.release("backend_exited")
         calls, withdrawn = self.record.lose()
         error = exit.error()
@@ -284,31 +290,32 @@ class RespawningLink:
             listener.backend_exited(exit)
 
     async def _respawn(self, exit: Exit) -> None:
-        """Starts a process and repeats the handshake with it, or ends the session."""
+        """Starts a process and repeats the handshake with it, or ends the session; but not if there is only no place
+        for one: then it waits for the next message."""
         if self._state is LinkState.ENDED:
             return
         with anyio.CancelScope() as self._scope:
             try:
-                with anyio.fail_after(self._within_s):
-                    for _ in range(MAX_TRIES):
-                        if await self._greet():
-                            return
-                self._end(exit)
-            except (GatewayError, TimeoutError):
-                self._end(exit)
+                for _ in range(MAX_TRIES):
+                    if await self._greet():
+                        return
+            except (GatewayError, TimeoutError) as error:
+                if isinstance(error, BackendBusy) and self._may_wait and self.record.is_at_rest:
+                    self._stay_parked(error)
+                    return
             except Exception:
                 log.exception("Could not start another process for a session; the session ends")
-                self._end(exit)
+            self._end(exit)
 
     async def _wake(self) -> None:
         """As `_respawn`, for messages that wait for it. Without a process they fail, and the link stays parked: nothing
-        is lost that was not lost before. The pool has its own limit for the wait; `within_s` is for the handshake."""
+        is lost that was not lost before."""
         if self._state is not LinkState.WAKING:
             return
         with anyio.CancelScope() as self._scope:
             try:
                 for _ in range(MAX_TRIES):
-                    if await self._greet(self._within_s):
+                    if await self._greet():
                         return
                 self._stay_parked(BackendUnavailable("the session's process ended before it was initialized, twice"))
             except InvalidResponse:
@@ -323,7 +330,7 @@ class RespawningLink:
                 self._stay_parked(BackendUnavailable("the session's process could not be started"))
 
     def _stay_parked(self, error: GatewayError) -> None:
-        if self._state is not LinkState.WAKING:
+        if self._state is LinkState.ENDED:
             return
         self._state, self._lease, self._greeted = LinkState.PARKED, NoProcess(), None
         waiting, self._waiting = self._waiting, {}
@@ -334,12 +341,9 @@ class RespawningLink:
         if self._keeper is not None:
             self._keeper.not_woken(error)
 
-    async def _greet(self, within_s: float = math.inf) -> bool:
-        """Leases a process and repeats the handshake with it, which may take so long; False if it died meanwhile.
-
-        Raises:
-            GatewayError: no process is available, or it refuses.
-            TimeoutError: it does not answer.
+    async def _greet(self) -> bool:
+        """Leases a process, where the pool limits the wait, and repeats the handshake; False if it died meanwhile.
+        Raises GatewayError: no process is available, or it refuses; TimeoutError: it does not answer.
         """
         await anyio.sleep(max(0.0, self._started_at + SPACING_S - time.monotonic()))
         self._started_at = time.monotonic()
@@ -350,7 +354,7 @@ class RespawningLink:
         assert self.record.hello is not None
         try:
             lease.link.send(self.record.hello)
-            with anyio.fail_after(within_s):
+            with anyio.fail_after(self._within_s):
                 answer = await greeted
         except BackendExited:
             answer = None
@@ -368,7 +372,7 @@ class RespawningLink:
     def _go_on(self) -> None:
         """The new process is ready."""
         self._greeted = None
-        was_lost, self._state = self._state is LinkState.LOST, LinkState.LIVE
+        was_lost, self._is_lost, self._state = self._is_lost, False, LinkState.LIVE
         self._lease.handshake_succeeded()
         if self._is_paused:
             self._lease.link.pause_reading()

@@ -203,6 +203,44 @@ async def test_without_a_process_calls_fail_unsent_and_it_stays_parked(
     assert [each["id"] for each in rig.process.sent if "id" in each] == [1, 3]
 
 
+async def test_one_whose_process_died_waits_for_a_place_as_a_parked_one_does(rig: Rig, keeper: Keeper) -> None:
+    """Before, the session ended, where one that had been parked would have stayed."""
+    rig.open()
+    rig.error = BackendBusy("full")
+    rig.send(id=2, method="tools/call")
+    rig.process.die()
+    rig.send(id=3, method="tools/call")
+    with anyio.fail_after(30):
+        while len(rig.session.failed) < 2:
+            await checkpoint()
+    assert [(call, error.reason) for call, error in rig.session.failed] == [
+        (b"2", "backend_exited"),
+        (b"3", "backend_busy"),
+    ]
+    assert (rig.session.exits, rig.link.has_process) == ([], False)
+    assert rig.link.park(keeper)  # now it counts as one
+    rig.error = None
+    rig.send(id=4, method="tools/call")
+    await woken(rig, keeper)
+    assert [each["id"] for each in rig.process.sent if "id" in each] == [1, 4]
+    assert rig.session.heard[-1]["params"]["data"].startswith("The server was restarted")
+
+
+@pytest.mark.parametrize("what", ["subscription", "broadcast"])
+async def test_one_that_only_a_process_could_tell_of_something_does_not_wait_for_a_place(rig: Rig, what: str) -> None:
+    rig.open()
+    if what == "subscription":
+        rig.send(id=2, method="resources/subscribe", params={"uri": "a:b"})
+        rig.process.answer()
+    else:
+        rig.link._may_wait = False
+    rig.error = BackendBusy("full")
+    rig.process.die()
+    with anyio.fail_after(30):
+        while not rig.session.exits:
+            await checkpoint()
+
+
 async def test_processes_that_die_in_the_handshake_leave_it_parked(rig: Rig, keeper: Keeper) -> None:
     rig.open()
     assert rig.link.park(keeper)
