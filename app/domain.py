@@ -93,6 +93,7 @@ class Tenant:
     registry: RegistryMode = "off"
     inspections: InspectionMode = "allowed"
     version: int = 1
+    made: int = field(default=0, compare=False)  # when, in microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +177,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members.
-
-    `mode`: all tools are listed; or two that find and call the others, besides those whose names match `always`; or one
+    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members. `mode`:
+    all tools are listed; or two that find and call the others, besides those whose names match `always`; or one
     of both, by the client and the number of tools. `learns`: from which tools are called after which searches.
     `guides`: patterns of the names of the tenant's guides that it shows.
     """
@@ -212,26 +212,22 @@ Rest = Literal["parked", "frozen"]  # an idle session has given its process back
 class BackendSpec:
     """A registered server: what to start, how many, and for how long; or where it is.
 
-    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself.
-    `warm`: how many processes are kept ready; `auto`: as many as the arrivals of the last hours ask for.
-    `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
-    `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
-    `version` grows with every change; a process started for another version serves no new session.
-    `state`: `none`: each process has a home of its own, which is removed with it. `keep`: each principal has one that
-    lasts.
-    `start`: `exec`: the command is executed for each process. `fork`: it is a fork of one that has imported what the
-    program needs, where that can be done; `auto`: only if a fork answers as a process that is executed.
-    `home`, the name of the tenant's home (`home_of`), and `sandbox_exempt`, that of the tenant, are set when the spec
-    is read from the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
-    (`homes_per_principal`).
-    `pin`: whether tools that nobody has approved as they are offered are shown and called (`warn`: all but those that
-    were rejected); `pin_minor`: whether harmless edits of an approved definition are.
+    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself. `warm`: how many
+    processes are kept ready; `auto`: as many as the arrivals of the last hours ask for. `broadcast`: messages of a
+    shared process that belong to no session go to all of its sessions, instead of none. `reason`: why it is not
+    `enabled`. With `off_by_platform` only the platform can switch it on again. `version` grows with every change; a
+    process started for another `edition` serves no new session. `state`: `none`: each process has a home of its own,
+    which is removed with it. `keep`: each principal has one that lasts. `start`: `exec`: the command is executed for
+    each process. `fork`: it is a fork of one that has imported what the program needs, where that can be done; `auto`:
+    only if a fork answers as a process that is executed. `home`, the name of the tenant's home (`home_of`), `made`,
+    when the backend was, in microseconds, and `sandbox_exempt`, that of the tenant, are set when the spec is read from
+    the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
+    (`homes_per_principal`). `pin`: whether tools that nobody has approved as they are offered are shown and called
+    (`warn`: all but those that were rejected); `pin_minor`: whether harmless edits of an approved definition are.
     `selection`: which of its tools are shown. `toolset`: it starts nothing itself, but stands for other backends;
-    `command` is empty.
-    `url`: where the server is, instead of a `command`, which is empty; nothing is started then. `headers` are sent with
-    each request to it; the values are sealed (`upstreams.sealed_headers`).
-    `missed_log`: the descriptor of a file in which it is written down what the sandbox keeps from a process, for a
-    check; never stored.
+    `command` is empty. `url`: where the server is, instead of a `command`, which is empty; nothing is started then.
+    `headers` are sent with each request to it; the values are sealed (`upstreams.sealed_headers`). `missed_log`: the
+    descriptor of a file in which it is written down what the sandbox keeps from a process, for a check; never stored.
     """
 
     tenant: str
@@ -266,6 +262,12 @@ class BackendSpec:
     keeper: tuple[str, ...] | None = None
     sandbox_exempt: bool = False
     missed_log: int | None = None
+    made: int = field(default=0, compare=False)
+
+    @property
+    def edition(self) -> tuple[int, int]:
+        """Greater for a later definition, also where the backend was removed and made again: versions begin anew."""
+        return (self.made, self.version)
 
     @property
     def key(self) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Entity tags: they identify the state of an object, so that a change can be made conditional on it.
 
-A tag covers the version and what is shown, so that an object that was deleted and created again has another one. It
-does not cover what changes by itself, like the last use of a key.
+A tag covers the version, what is shown, and when the object was made, so that one that was deleted and created again
+has another one, whatever it hides. It does not cover what changes by itself, like the last use of a key.
 """
 
 import hashlib
@@ -26,7 +26,8 @@ _tags = re.compile(r'(W/)?"([!#-~\x80-\xff]*)"').findall
 def etag(answer: BaseModel) -> str:
     shown = answer.model_dump_json(exclude=_VOLATILE)
     version = getattr(answer, "version", 1)
-    return f'"{version}-{hashlib.sha256(shown.encode()).hexdigest()[:16]}"'
+    covered = f"{shown}{getattr(answer, '_made', 0) or ''}"
+    return f'"{version}-{hashlib.sha256(covered.encode()).hexdigest()[:16]}"'
 
 
 def tagged(response: Response, answer: _M) -> _M:

@@ -195,7 +195,7 @@ class ProcessPool:
         stock = self._inventory.stocks.get(spec.key)
         if stock is None:
             stock = self._inventory.stocks[spec.key] = BackendStock(spec, self._deaths.new_breaker())
-        elif spec.version != stock.spec.version or stock.is_forgotten:
+        elif spec.edition != stock.spec.edition or stock.is_forgotten:
             self._start_anew(stock)
             stock.configured(spec)
         self._sizing.configured(stock)
@@ -239,7 +239,7 @@ class ProcessPool:
     def _known(self, spec: BackendSpec) -> BackendStock:
         stock = self._inventory.stocks.get(spec.key)
         # A caller with an older version read it just before the change.
-        if stock is None or stock.is_forgotten or spec.version > stock.spec.version:
+        if stock is None or stock.is_forgotten or spec.edition > stock.spec.edition:
             self.configure(spec)
             stock = self._inventory.stocks[spec.key]
         return stock

@@ -141,8 +141,8 @@ class Reconciler:
             return
         current = self._local.current(spec.key)
         known = [*self._local.running(spec.key), *([current] if current else [])]
-        # A backend that was removed and made again starts over with its versions, and in another home.
-        if any(_is_other(each, spec) and (each.version >= spec.version or each.home != spec.home) for each in known):
+        # A backend that was removed and made again starts over with its versions.
+        if any(_is_other(each, spec) and (not _is_of(each, spec) or each.version >= spec.version) for each in known):
             self._local.backend_removed(spec.key)
         if _is_other(self._local.current(spec.key), spec):
             self._local.backend_changed(spec)
@@ -220,6 +220,11 @@ async def _or_none(found: Awaitable[_T]) -> _T | None:
         return None
 
 
+def _is_of(known: BackendSpec, spec: BackendSpec) -> bool:
+    """One is an earlier definition of the other, and not of a backend that had its name."""
+    return (known.made, known.home) == (spec.made, spec.home)
+
+
 def _is_other(known: BackendSpec | None, spec: BackendSpec) -> bool:
     """But for which tools are shown: who leases a process for some of them leases it for all."""
-    return known is None or replace(known, selection=spec.selection, pin=spec.pin) != spec
+    return known is None or known.made != spec.made or replace(known, selection=spec.selection, pin=spec.pin) != spec

@@ -90,7 +90,9 @@ class PooledSessions:
         self._registry = registry
         self._may_serve, self._on_caller_gone = homes
         self._callers: dict[CallerKey, _Mine] = {}
-        self._eras: dict[tuple[str, str], tuple[int, bool]] = {}  # backend -> its version, whether it is sessionless
+        self._eras: dict[
+            tuple[str, str], tuple[tuple[int, int], bool]
+        ] = {}  # backend -> its edition, whether it is sessionless
         self._leaving: set[PooledSession] = set()  # retired ones that still have calls
         self._being_pinged: set[PooledSession] = set()
         self._serial = 0
@@ -200,9 +202,9 @@ class PooledSessions:
         3. It answers after we gave up waiting, as it was slow to start; or it had a handshake once, and refuses that
            now. None; another pooled session is to be opened.
         """
-        key, version = session.spec.key, session.spec.version
+        key, edition = session.spec.key, session.spec.edition
         known = self._eras.get(key)
-        was_sessionless = known[1] if known is not None and known[0] == version else None
+        was_sessionless = known[1] if known is not None and known[0] == edition else None
         probe: Reply | None = None
         if was_sessionless is not False:
             probe = self.send(session, "server/discover", {"_meta": own_envelope(envelope)})
@@ -213,7 +215,7 @@ class PooledSessions:
             if session.state is SessionState.CLOSED:
                 raise BackendExited("the backend ended at its start", started=False)
             if about is not None:
-                self._eras[key] = (version, True)
+                self._eras[key] = (edition, True)
                 session.adopt(SESSIONLESS)
                 if TASKS.encode() in bytes(about.get("capabilities", msgspec.Raw())):
                     session.exchange.any_call_may_make_task()
@@ -223,11 +225,11 @@ class PooledSessions:
         except BackendExited as error:  # during the gateway's own request: the caller's was not sent
             raise error.before_the_call() from None
         if about is None or (probe is not None and _discovered(probe) is not None):
-            self._eras[key] = (version, True)
+            self._eras[key] = (edition, True)
             return None
         if probe is not None and not probe.outcomes:
             self._cancel_own(session)
-        self._eras[key] = (version, False)
+        self._eras[key] = (edition, False)
         return PooledSession(session, False, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
 
     async def _initialize(self, session: Session, envelope: Envelope) -> Params | None:

@@ -12,7 +12,7 @@ from app.domain import BackendSpec, ProcessLimits, Sandbox, Timeouts, home_of
 from app.errors import BackendNotFound, NotFound
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable
+from app.storage.rows import VersionedTable, microseconds
 from app.storage.tables import backends, tenants
 from app.storage.tools.approvals import Judgement, keep
 from app.storage.tools.names import require_free_name
@@ -20,7 +20,7 @@ from app.storage.tools.toolsets import selection_of
 
 _NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
 # Members that are columns of the tenant, or derived from one; and one for a check.
-_NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log", "toolset")
+_NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log", "toolset", "made")
 _VERSIONED = VersionedTable(backends, ["tenant", "name"], "backend", BackendNotFound)
 
 
@@ -67,8 +67,9 @@ class BackendRepository:
             Conflict: the name is taken, by a backend or a toolset.
             NotFound: there is no such tenant.
         """
-        created = replace(spec, tenant=tenant, version=1)
-        values = {**_values(created), "created_at": datetime.now(UTC)}
+        now = datetime.now(UTC)
+        created = replace(spec, tenant=tenant, version=1, made=microseconds(now))
+        values = {**_values(created), "created_at": now}
         async with self._database.write(act) as connection:
             await require_free_name(connection, tenant, spec.name)
             created = await _of_tenant(connection, created)
@@ -137,8 +138,8 @@ def _values(spec: BackendSpec) -> dict[str, Any]:
 
 def _spec(row: Row[Any]) -> BackendSpec:
     values = row._asdict()
-    for name in ("created_at", "changed_at"):
-        del values[name]
+    del values["changed_at"]
+    values["made"] = microseconds(values.pop("created_at"))
     values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
     values["selection"] = selection_of(row.selection)
     values["warm"] = "auto" if values.pop("warm_auto") else values["warm"]

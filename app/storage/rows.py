@@ -1,6 +1,7 @@
 """What the repositories share: which rows are meant, how many there may be, and rows that carry a version."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Delete, Table, Update, and_, delete, func, select, update
@@ -10,6 +11,11 @@ from app.errors import ConcurrentChange, NotFound, QuotaExceeded
 from app.limit_reached import FIXED, LimitReached, Whose
 from app.storage.audit_act import Act
 from app.storage.engine import Database
+
+
+def microseconds(at: datetime) -> int:
+    """Since 1970."""
+    return (at - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 def matching(table: Table, **values: object) -> ColumnElement[bool]:

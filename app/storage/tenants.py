@@ -12,7 +12,7 @@ from app.errors import Conflict, NotFound
 from app.storage.audit_act import Act
 from app.storage.calls import CallRepository
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable
+from app.storage.rows import VersionedTable, microseconds
 from app.storage.tables import backends, tenants
 
 _BY_NAME = select(tenants).where(tenants.c.name == bindparam("name"))  # each request asks: made once
@@ -45,8 +45,9 @@ class TenantRepository:
 
     async def create(self, tenant: Tenant, *, act: Act | None = None) -> Tenant:
         """Adds the tenant. Raises Conflict: the name is taken."""
-        created = replace(tenant, version=1)
-        values = {**_values(created), "created_at": datetime.now(UTC)}
+        now = datetime.now(UTC)
+        created = replace(tenant, version=1, made=microseconds(now))
+        values = {**_values(created), "created_at": now}
         async with self._database.write(act) as connection:
             await connection.execute(insert(tenants).values(values))
         return created
@@ -85,7 +86,9 @@ class TenantRepository:
 
 
 def _values(tenant: Tenant) -> dict[str, Any]:
-    return {**asdict(tenant), "limits": asdict(tenant.limits)}
+    values = {**asdict(tenant), "limits": asdict(tenant.limits)}
+    del values["made"]
+    return values
 
 
 def _tenant(row: Row[Any]) -> Tenant:
@@ -100,4 +103,5 @@ def _tenant(row: Row[Any]) -> Tenant:
         row.registry,
         row.inspections,
         row.version,
+        microseconds(row.created_at),
     )

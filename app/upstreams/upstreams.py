@@ -156,7 +156,7 @@ class Upstreams:
 
     def _of(self, spec: BackendSpec) -> _Known:
         known = self._known.get(spec.key)
-        if known is None or known.spec.version < spec.version:
+        if known is None or known.spec.edition < spec.edition:
             if known is not None:
                 self._forget(known)
             known = self._known[spec.key] = _Known(spec, Breaker(random.random))

@@ -82,6 +82,23 @@ async def test_an_object_made_anew_under_an_old_name_has_another_tag(rig):
     assert (await rig.ask("DELETE", path, headers={"If-Match": tag})).status_code == 412
 
 
+@pytest.mark.parametrize("kind", ["tenant", "backend", "toolset"])
+async def test_so_has_one_that_looks_the_same(rig, kind):
+    """What it hides, or contains, is not what was read: the condition held, and the new one was removed."""
+    path, among, body = {
+        "tenant": ("/api/v1/tenants/twice", "/api/v1/tenants", {"name": "twice"}),
+        "backend": (TENANT + "/backends/b", TENANT + "/backends", {"name": "b", "command": "cat", "env": {"K": "1"}}),
+        "toolset": (TENANT + "/toolsets/t", TENANT + "/toolsets", {"name": "t", "members": [{"backend": "echo"}]}),
+    }[kind]
+    made = await rig.ask("POST", among, body)
+    tag = (await rig.ask("GET", path)).headers["ETag"]
+    assert made.headers["ETag"] == tag
+    await rig.ask("DELETE", path)
+    await rig.ask("POST", among, {**body, "env": {"K": "2"}} if kind == "backend" else body)
+    assert (await rig.ask("DELETE", path, headers={"If-Match": tag})).status_code == 412
+    assert (await rig.ask("GET", path)).status_code == 200
+
+
 async def test_a_keys_use_does_not_change_its_tag_and_its_revocation_does(rig):
     key = await rig.key("acme", "tenant:read")
     path = f"{TENANT}/keys/{key_id(key)}"

@@ -472,6 +472,18 @@ async def test_a_lease_with_a_newer_spec_tells_the_pool_of_it(make_pool):
     assert lease.link.spec.version == 2
 
 
+async def test_a_namesake_of_one_that_was_removed_gets_none_of_its_processes(make_pool):
+    """Versions begin anew: a session of a new tenant got a process with the environment of the old one's backend, until
+    the node had heard of the removal."""
+    pool = await make_pool()
+    old, new = (spec_of("echo", warm=1, env={"X": str(made)}, made=made) for made in (1, 2))
+    await fill(pool, old)
+    (lease,) = await lease_all(pool, [new])
+    assert lease.link.spec.env == {"X": "2"}
+    (late,) = await lease_all(pool, [old])  # read just before the removal
+    assert late.link.spec.env == {"X": "2"}
+
+
 async def test_a_disabled_backend_keeps_no_warm_processes(make_pool):
     pool = await make_pool()
     await fill(pool, spec_of("echo", warm=2))

@@ -80,6 +80,16 @@ async def test_a_new_version_begins_with_a_closed_breaker():
         assert upstreams.backends() == set()
 
 
+async def test_a_namesake_of_one_that_was_removed_is_not_asked_where_that_was():
+    """Before the node had heard of the removal, sessions of the new one went to the old address, with its headers."""
+    spec = replace(spec_at(f"http://127.0.0.1:{unused_port()}/mcp"), made=1)
+    namesake = replace(spec, url=f"http://127.0.0.1:{unused_port()}/mcp", made=2)
+    async with make_upstreams() as upstreams:
+        await fails(upstreams, spec)
+        await fails(upstreams, namesake)
+        assert upstreams.spec_of(spec.key).url == namesake.url
+
+
 async def test_headers_that_cannot_be_opened_are_said_so():
     async with serving(polite(good)) as server, make_upstreams() as upstreams:
         spec = replace(spec_at(server.url), headers={"Authorization": "AAAA"})

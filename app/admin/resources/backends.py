@@ -340,4 +340,6 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")
     new = _sealed(access, new, spec)
-    return replace(new, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform)
+    return replace(
+        new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform
+    )

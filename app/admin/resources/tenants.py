@@ -60,7 +60,7 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
         frozen_sessions=use.frozen_sessions,
         silent_nodes=list(silent),
     )
-    return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown))
+    return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown).made(tenant))
 
 
 @router.patch("/tenants/{tenant}", responses=responses(404, 409, 412))

@@ -4,7 +4,7 @@ import unicodedata
 from dataclasses import fields
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.auth.policy import is_scope
@@ -24,9 +24,16 @@ class Strict(BaseModel):
 class Answer(BaseModel):
     """An answer that shows the attributes of a value with the same names."""
 
+    _made: int = PrivateAttr(0)  # when the value was, for its entity tag
+
     @classmethod
     def of(cls, value: Any) -> Self:
-        return cls.model_validate(value, from_attributes=True)
+        return cls.model_validate(value, from_attributes=True).made(value)
+
+    def made(self, value: Any) -> Self:
+        """With the time when this value was made, which is not shown."""
+        self._made = getattr(value, "made", 0)
+        return self
 
 
 class UseMembers(BaseModel):

@@ -187,7 +187,7 @@ class ToolsetAnswer(Answer):
             reason=value.reason,
             off_by_platform=value.off_by_platform,
             version=value.version,
-        )
+        ).made(value)
 
 
 class MemberStatus(Answer):

@@ -44,7 +44,7 @@ class ForkingOptions:
 class _Entry:
     """What is known of one backend: exactly one of `template`, `making` and `why`."""
 
-    version: int
+    edition: tuple[int, int]
     template: Template | None = None
     making: anyio.CancelScope | None = None
     why: str = ""
@@ -108,7 +108,7 @@ class Forking:
     def why_not(self, spec: BackendSpec) -> str:
         """Why the next process of this backend will not be forked, as far as that is known; empty if it will be."""
         entry = self._entries.get(spec.key)
-        if entry is None or entry.version != spec.version:
+        if entry is None or entry.edition != spec.edition:
             return self._obstacle(spec) or "no process has been started yet"
         return "" if entry.template is not None else entry.why or _BEING_MADE
 
@@ -131,7 +131,7 @@ class Forking:
         if obstacle is not None:
             return Start(reason=obstacle)
         entry = self._entries.get(spec.key)
-        if entry is not None and entry.version != spec.version:
+        if entry is not None and entry.edition != spec.edition:
             self.forget(spec.key)
             entry = None
         if entry is not None and entry.template is not None:
@@ -176,7 +176,7 @@ class Forking:
             return "the node is shutting down"
         if not self._has_room(spec.key):
             return _FULL
-        entry = entry or _Entry(spec.version)
+        entry = entry or _Entry(spec.edition)
         self._entries[spec.key] = entry
         scope = anyio.CancelScope()
         entry.begun(scope)

@@ -11,7 +11,7 @@ from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset, home_o
 from app.errors import BackendNotFound, Conflict, NotFound
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable, require_room
+from app.storage.rows import VersionedTable, microseconds, require_room
 from app.storage.tables import tenants, toolsets
 from app.storage.tools.names import require_free_name
 
@@ -53,12 +53,13 @@ class ToolsetRepository:
             NotFound: there is no such tenant.
             QuotaExceeded: it has as many toolsets as it may have.
         """
-        created = replace(spec, tenant=tenant, version=1)
+        now = datetime.now(UTC)
+        created = replace(spec, tenant=tenant, version=1, made=microseconds(now))
         async with self._database.write(act) as connection:
             made_at = await require_free_name(connection, tenant, spec.name)
             message = f"a tenant has at most {MAX_TOOLSETS_PER_TENANT} toolsets"
             await require_room(connection, toolsets.c.tenant == tenant, "toolsets", MAX_TOOLSETS_PER_TENANT, message)
-            await connection.execute(insert(toolsets).values(**_values(created), created_at=datetime.now(UTC)))
+            await connection.execute(insert(toolsets).values(**_values(created), created_at=now))
         return replace(created, home=home_of(tenant, made_at))
 
     async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
@@ -132,6 +133,7 @@ def _spec(row: Row[Any]) -> BackendSpec:
         off_by_platform=row.off_by_platform,
         version=row.version,
         home=home_of(row.tenant, row.tenant_created_at),
+        made=microseconds(row.created_at),
     )
 
 

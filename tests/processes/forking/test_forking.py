@@ -425,6 +425,21 @@ async def test_a_changed_backend_gets_another_template(running, tmp_path):
     assert len(running.supervisor.forking.templates) == 1
 
 
+@pytest.mark.parametrize("late", ["template", "making"])
+async def test_a_template_of_one_that_is_gone_is_not_that_of_its_namesake(running, tmp_path, late):
+    """A check that began before the backend, or its tenant, was removed and made again: versions begin anew, and a new
+    session was a fork of the old program, with its environment."""
+    spec = program(tmp_path, "import settings\n" + EVALUATES, env={"X": "old"}, made=1)
+    (tmp_path / "program" / "settings.py").write_text("import os; X = os.environ['X']\n")
+    running.supervisor.forking.forget(spec.key)  # it is removed
+    if late == "template":
+        assert await running.supervisor.forking.settled(spec) == ""
+    else:
+        (await running.supervisor.forking.start_of(spec)).close()
+    process, listener = await forked(running, replace(spec, env={"X": "new"}, made=2))
+    assert await value(process, listener, "settings.X") == "new"
+
+
 async def test_nothing_is_left_when_the_node_stops(tmp_path):
     async with forking(tmp_path) as running:
         spec = program(tmp_path, EVALUATES)

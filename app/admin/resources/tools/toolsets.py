@@ -153,4 +153,4 @@ def _patched(spec: BackendSpec, patch: ToolsetPatch, switch: Switch) -> BackendS
     members = ToolsetAnswer.of(spec).model_dump(include=set(ToolsetBody.model_fields))
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
     changed = patched(ToolsetBody, members, changes).spec(spec.tenant, spec.version)
-    return replace(changed, home=spec.home, off_by_platform=switch.off_by_platform)
+    return replace(changed, made=spec.made, home=spec.home, off_by_platform=switch.off_by_platform)
