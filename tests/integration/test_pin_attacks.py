@@ -39,7 +39,8 @@ class Turncoat:
         for name, more in (("all", {}), ("found", {"mode": "search", "always": ["e*", "f*", "s*"]})):
             body = {"name": name, "members": [member], **more}
             gateway.api("POST", f"/tenants/{self.tenant}/toolsets", body)
-        gateway.api("POST", self.path + "/tools:approve", {"tools": ["say", "turn"], "revision": 1})
+        looked_at = self.entry()["revision"]
+        gateway.api("POST", self.path + "/tools:approve", {"tools": ["say", "turn"], "revision": looked_at})
         gateway.api("PATCH", self.path, {"args": [*TURNCOAT[1:], how]})
         key = gateway.key(self.tenant)
         self.endpoints = [

@@ -52,7 +52,7 @@ async def test_only_what_was_approved_is_listed_and_called(gateway: Gateway) -> 
         refused = await session.ask("say", text="x")
         assert refused.reason == "tool_withheld"
         assert "an administrator of the tenant can approve it" in str(refused)
-        pinned.approve("say", revision=1)
+        pinned.approve("say", revision=gateway.api("GET", f"/tenants/{pinned.tenant}/catalog/red")["revision"])
         with anyio.fail_after(WHEN_ASKED):
             while await names(session) != ["say"]:
                 await anyio.sleep(0.05)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from secrets import randbelow
 from typing import Any
 
 from sqlalchemy import Row, insert, select, update
@@ -19,7 +20,8 @@ class CatalogRow:
     """What a backend of this `definition` has offered. `pins`: what was found of each tool (`catalog.judging`), and
     `policy` what follows from it: the backend's `pin`, and `minor` its `pin_minor`. `rejected`: the fingerprints of the
     definitions that were rejected last, by tool; read only where there is a policy. `revision` grows with every change
-    of it; `looked_at` is when it was asked last."""
+    of it, from any number on: one that was read of a backend that had this name must not be one of this. `looked_at` is
+    when it was asked last."""
 
     tenant: str
     backend: str
@@ -80,7 +82,7 @@ class CatalogRepository:
             await require_said(connection, tenant, backend, judgement.said)
             found = (await connection.execute(select(catalog).where(same))).first()
             if found is None:
-                key = {"tenant": tenant, "backend": backend, "revision": 1, "changed_at": now}
+                key = {"tenant": tenant, "backend": backend, "revision": 1 + randbelow(1 << 30), "changed_at": now}
                 await connection.execute(insert(catalog).values(**key, **values))
             elif found.offer == offer:
                 await connection.execute(update(catalog).where(same).values(**values))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.errors import NotFound
-from app.storage.tools.approvals import Approvals, Judgement
+from app.storage.tools.approvals import Approval, ApprovalRepository, Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRepository
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,16 +23,29 @@ async def catalog(database, backends, spec):
 async def test_a_revision_counts_changes_of_what_is_offered(catalog):
     await catalog.put("acme", "echo", "d1", b"{}", NOTHING, NOW)
     first = (await catalog.get("acme", ["echo"]))["echo"]
-    assert (first.revision, first.looked_at, first.changed_at, first.policy) == (1, NOW, NOW, "off")
+    assert (first.looked_at, first.changed_at, first.policy) == (NOW, NOW, "off")
     await catalog.put("acme", "echo", "d2", b"{}", replace(NOTHING, pins={"a": {"status": "new"}}), LATER)
     same = (await catalog.get("acme", ["echo", "unknown"]))["echo"]
-    assert (same.revision, same.definition, same.looked_at, same.changed_at) == (1, "d2", LATER, NOW)
+    assert (same.revision, same.definition, same.looked_at, same.changed_at) == (first.revision, "d2", LATER, NOW)
     assert same.pins == {"a": {"status": "new"}}
     await catalog.put("acme", "echo", "d2", b"[]", NOTHING, LATER)
     other = (await catalog.get("acme", ["echo"]))["echo"]
-    assert (other.revision, other.changed_at) == (2, LATER)
+    assert (other.revision, other.changed_at) == (first.revision + 1, LATER)
     assert await catalog.get("zenith", ["echo"]) == {}
     assert (await catalog.backends("acme"), await catalog.backends("zenith")) == (["echo"], [])
+
+
+async def test_what_was_judged_of_a_backend_is_not_stored_of_its_namesake(catalog, backends, database, spec):
+    """Revisions began with 1 again: who had looked at the old one's tools approved the new one's."""
+    await catalog.put("acme", "echo", "d1", b"{}", NOTHING, NOW)
+    looked_at = (await catalog.get("acme", ["echo"]))["echo"].revision
+    await backends.delete("acme", "echo")
+    await backends.create("acme", spec)
+    await catalog.put("acme", "echo", "d2", b"[]", NOTHING, NOW)
+    assert (await catalog.get("acme", ["echo"]))["echo"].revision != looked_at
+    approved = Approval("a", b"{}", None, "somebody", NOW)
+    with pytest.raises(Overtaken):
+        await ApprovalRepository(database).put("acme", "echo", [approved], replace(NOTHING, revision=looked_at))
 
 
 async def test_an_entry_has_the_policy_of_its_backend_and_goes_with_it(catalog, backends):
