@@ -88,14 +88,20 @@ def _read(rest: Rest, names: Sequence[str] | None, progress: Progress) -> list[C
 
 
 def _write(path: str, text: str) -> None:
-    """Replaces the file as a whole: if something fails, the old one is still there."""
-    folder = os.path.dirname(path) or "."
+    """Replaces the file as a whole: if something fails, the old one is still there. A link stays, and what is no file:
+    to replace a device or pipe would take it from everybody."""
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            return
+        target = os.path.realpath(path)
+        folder = os.path.dirname(target)
         descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".trunkline-")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
-            os.replace(temporary, path)
+            os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
             raise
