@@ -24,3 +24,5 @@ def read_text(path: str, most: int) -> str:
         raise InvalidRequest(f"cannot read {path!r}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidRequest(f"{path!r} is not UTF-8 text") from None
+    except ValueError:  # with a NUL in it, or half of a surrogate pair
+        raise InvalidRequest(f"cannot read {path!r}: this is not the name of a file") from None

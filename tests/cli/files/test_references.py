@@ -22,6 +22,7 @@ def test_environment_files_and_what_is_no_reference(tmp_path):
         ("${env:NOPE}", "NOPE is not set"),
         ("${env:EMPTY}", "EMPTY is not set, or is empty"),
         ("${file:nope}", "cannot read"),
+        ("${file:a\0b}", "not the name of a file"),  # a traceback, which says where the command is installed
         ("${file:empty}", "is empty"),
         ("${file:large}", "is larger than"),
         ("${NAME}", "a reference is"),
