@@ -90,7 +90,7 @@ class Durability:
             return None
         head, events, written_under = found
         record = _record_of(head, route)
-        if record is None:
+        if record is None or head.made not in (0, spec.made):  # 0: written by an earlier version
             return None
         lease = self._start_link(spec, limits, head.principal, record, head.parked)
         try:
@@ -160,6 +160,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         handshake=handshake,
         streams=streams,
         parked=session.link.rest == "parked",
+        made=session.spec.made,
     )
 
 

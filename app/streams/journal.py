@@ -63,6 +63,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     length: int = 0
     form: int = FORM
     parked: bool = False
+    made: int = 0  # when its backend was
 
     @property
     def principal(self) -> Principal:

@@ -131,9 +131,9 @@ class Node:
         session.notify(message(method="notifications/initialized"))
         return session
 
-    async def restore(self, session_id: str, token: int) -> Session | None:
+    async def restore(self, session_id: str, token: int, spec: BackendSpec = SPEC) -> Session | None:
         """Takes the session over, under this token."""
-        return await self.durability.restore(self.restored, session_id, route(session_id, token), SPEC, Limits())
+        return await self.durability.restore(self.restored, session_id, route(session_id, token), spec, Limits())
 
     async def take_over(self, session_id: str, token: int = 2) -> Session:
         """The same, and its process has been greeted."""

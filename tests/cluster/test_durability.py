@@ -339,6 +339,15 @@ async def test_what_does_not_fit_its_route_or_was_changed_counts_as_nothing(
     assert len(caplog.records) == 7
 
 
+async def test_a_session_does_not_go_on_with_a_namesake_of_its_backend(pair: tuple[Node, Node]) -> None:
+    """It was removed and made again while nobody had the session, which ends with its backend."""
+    first, second = pair
+    old = await first.open(replace(SPEC, made=1))
+    await first.flush(old)
+    assert await second.restore(old.id, 2, replace(SPEC, made=2)) is None
+    assert await second.restore(old.id, 3, replace(SPEC, made=1, version=2)) is not None
+
+
 async def test_a_restore_that_is_refused_leaves_the_journal_for_another_node(pair: tuple[Node, Node]) -> None:
     first, second = pair
     old = await first.open()
