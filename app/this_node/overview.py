@@ -253,9 +253,12 @@ class NodeOverview:
         if spec.start == "exec":
             return await check_backend(self._pool, spec, limits, steps)
         steps.expect("fork")
+        known = self._pool.spec_of(spec.key)
         found = await check_backend(self._pool, spec, limits, steps)
         if found.failure is not None:
             return found
+        if known is not None and self._pool.spec_of(spec.key) is not known:
+            return found.started(spec.start, "it was changed or removed meanwhile")
         with steps.timed("fork"):
             why_not = await self._supervisor.forking.settled(spec)
         return found.started(spec.start, why_not)

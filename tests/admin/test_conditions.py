@@ -1,5 +1,7 @@
 """ETag and If-Match: who changes an object says which state of it was read."""
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -85,11 +87,12 @@ async def test_an_object_made_anew_under_an_old_name_has_another_tag(rig):
 @pytest.mark.parametrize("kind", ["tenant", "backend", "toolset"])
 async def test_so_has_one_that_looks_the_same(rig, kind):
     """What it hides, or contains, is not what was read: the condition held, and the new one was removed."""
-    path, among, body = {
+    kinds: dict[str, tuple[str, str, dict[str, Any]]] = {
         "tenant": ("/api/v1/tenants/twice", "/api/v1/tenants", {"name": "twice"}),
         "backend": (TENANT + "/backends/b", TENANT + "/backends", {"name": "b", "command": "cat", "env": {"K": "1"}}),
         "toolset": (TENANT + "/toolsets/t", TENANT + "/toolsets", {"name": "t", "members": [{"backend": "echo"}]}),
-    }[kind]
+    }
+    path, among, body = kinds[kind]
     made = await rig.ask("POST", among, body)
     tag = (await rig.ask("GET", path)).headers["ETag"]
     assert made.headers["ETag"] == tag

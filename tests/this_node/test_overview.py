@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.domain import Principal, public_id
+from app.backends.checks.backend_check import CheckResult
+from app.backends.checks.steps import Steps
+from app.domain import BackendSpec, Limits, Principal, public_id
 from app.limits.tenant_budgets import TenantBudgets
 from app.metrics import Metrics
 from app.protocol.commands import Listen
@@ -26,6 +28,29 @@ def overview(registry: Any, pool: FakePool) -> NodeOverview:
     nothing: Any = SimpleNamespace(processes=[], watch=lambda: None)
     typed_pool: Any = pool
     return NodeOverview("n1", "test", registry, typed_pool, nothing, TenantBudgets(Metrics("test")), NO_SANDBOX)
+
+
+@pytest.mark.parametrize(
+    ("is_removed", "why"), [(False, "a template was made"), (True, "it was changed or removed meanwhile")]
+)
+async def test_a_backend_that_is_removed_while_it_is_checked_gets_no_template(registry, monkeypatch, is_removed, why):
+    """It was kept for half an hour, with the environment of the backend."""
+    spec = BackendSpec("acme", "echo", "python", start="fork")
+    known: list[BackendSpec | None] = [spec]
+
+    async def settled(asked: BackendSpec) -> str:
+        return "a template was made"
+
+    async def check_backend(*parts: object) -> CheckResult:
+        if is_removed:
+            known[0] = None
+        return CheckResult()
+
+    monkeypatch.setattr("app.this_node.overview.check_backend", check_backend)
+    pool: Any = SimpleNamespace(spec_of=lambda key: known[0])
+    supervisor: Any = SimpleNamespace(processes=[], forking=SimpleNamespace(settled=settled))
+    overview = NodeOverview("n1", "test", registry, pool, supervisor, TenantBudgets(Metrics("test")), NO_SANDBOX)
+    assert (await overview.check(spec, Limits(), Steps())).start_reason == why
 
 
 async def test_a_session_is_shown_to_its_tenant_under_a_public_id_and_ended_by_it(overview, registry, principal):
