@@ -212,22 +212,22 @@ Rest = Literal["parked", "frozen"]  # an idle session has given its process back
 class BackendSpec:
     """A registered server: what to start, how many, and for how long; or where it is.
 
-    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself. `warm`: how many
-    processes are kept ready; `auto`: as many as the arrivals of the last hours ask for. `broadcast`: messages of a
-    shared process that belong to no session go to all of its sessions, instead of none. `reason`: why it is not
-    `enabled`. With `off_by_platform` only the platform can switch it on again. `version` grows with every change; a
-    process started for another `edition` serves no new session. `state`: `none`: each process has a home of its own,
-    which is removed with it. `keep`: each principal has one that lasts. `start`: `exec`: the command is executed for
-    each process. `fork`: it is a fork of one that has imported what the program needs, where that can be done; `auto`:
-    only if a fork answers as a process that is executed. `home`, the name of the tenant's home (`home_of`), `made`,
-    when the backend was, in microseconds, and `sandbox_exempt`, that of the tenant, are set when the spec is read from
-    the database. `keeper`: the identity of the principal whose home a process gets, set when it is started
-    (`homes_per_principal`). `pin`: whether tools that nobody has approved as they are offered are shown and called
-    (`warn`: all but those that were rejected); `pin_minor`: whether harmless edits of an approved definition are.
-    `selection`: which of its tools are shown. `toolset`: it starts nothing itself, but stands for other backends;
-    `command` is empty. `url`: where the server is, instead of a `command`, which is empty; nothing is started then.
-    `headers` are sent with each request to it; the values are sealed (`upstreams.sealed_headers`). `missed_log`: the
-    descriptor of a file in which it is written down what the sandbox keeps from a process, for a check; never stored.
+    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself. `state`: `none`: each
+    process has a home of its own, which is removed with it. `keep`: each principal has one that lasts.
+    `warm`: how many processes are kept ready; `auto`: as many as the arrivals of the last hours ask for.
+    `start`: `exec`: the command is executed for each process. `fork`: it is a fork of one that has imported what the
+    program needs, where that can be done; `auto`: only if a fork answers as a process that is executed.
+    `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
+    `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
+    `version` grows with every change; a process started for another `edition` serves no new session.
+    Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
+    tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
+    identity of the principal whose home it gets (`homes_per_principal`).
+    `pin`: whether tools that nobody has approved as they are offered are shown and called (`warn`: all but those that
+    were rejected); `pin_minor`: whether harmless edits of an approved definition are. `selection`: which are shown.
+    `toolset`: it starts nothing itself, but stands for other backends; `command` is empty. `url`: where the server is,
+    with an empty `command` too. `headers` are sent with each request to it; sealed (`upstreams.sealed_headers`).
+    `missed_log`: the descriptor of a file for what the sandbox keeps from a process, in a check; never stored.
     """
 
     tenant: str

@@ -78,7 +78,8 @@ class RespawningLink:
         self._started_at = time.monotonic()
         self._keeper: Keeper | None = None  # while it is parked
         self._woken_at = 0.0
-        self._has_news, self._is_lost = True, False
+        self._has_news = True
+        self._is_lost = False  # its process has died, and there was no other since
         self._notified = 0  # notifications that have waited
 
     @classmethod
@@ -126,9 +127,8 @@ class RespawningLink:
 
     def park(self, keeper: Keeper, with_news: bool = True) -> bool:
         """As Parkable.park. Nothing else runs between the checks and the end of the lease."""
-        if (
-            self._state is LinkState.PARKED and self._keeper is None
-        ):  # since it was on another node, or lost its process
+        # It was parked on another node, or there was no place for its next process.
+        if self._state is LinkState.PARKED and self._keeper is None:
             self._keeper, self._has_news = keeper, with_news
             return True
         if self._state is not LinkState.LIVE or self._is_paused or not self.record.is_at_rest:

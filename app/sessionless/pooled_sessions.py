@@ -90,9 +90,8 @@ class PooledSessions:
         self._registry = registry
         self._may_serve, self._on_caller_gone = homes
         self._callers: dict[CallerKey, _Mine] = {}
-        self._eras: dict[
-            tuple[str, str], tuple[tuple[int, int], bool]
-        ] = {}  # backend -> its edition, whether it is sessionless
+        # Backend -> its edition, and whether it is sessionless.
+        self._eras: dict[tuple[str, str], tuple[tuple[int, int], bool]] = {}
         self._leaving: set[PooledSession] = set()  # retired ones that still have calls
         self._being_pinged: set[PooledSession] = set()
         self._serial = 0
