@@ -18,11 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class OpenSessions:
-    """`by_id` are those that requests find; the hidden ones are being handed over to another node."""
+    """`by_id` are those that requests find; the hidden ones finish their last calls, or are being handed over to another
+    node."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}
-        self._hidden: dict[str, Session] = {}
+        self.hidden: dict[str, Session] = {}
         self._of_tenants: dict[str, dict[str, Session]] = {}
         self.draining = False
 
@@ -31,20 +32,21 @@ class OpenSessions:
         self._of_tenants.setdefault(session.spec.tenant, {})[session.public_id] = session
 
     def hide(self, session: Session) -> None:
-        """New requests do not find it, and wait until another node has it or it has ended; calls in flight go on."""
+        """New requests do not find it, and wait until another node has it or it has ended; calls in flight go on, and
+        can be cancelled."""
         if self.by_id.pop(session.id, None) is not None:
-            self._hidden[session.id] = session
+            self.hidden[session.id] = session
 
     def show(self, session: Session) -> None:
         """Requests find a hidden one again."""
-        if self._hidden.get(session.id) is session and session.id not in self.by_id:
-            self.by_id[session.id] = self._hidden.pop(session.id)
+        if self.hidden.get(session.id) is session and session.id not in self.by_id:
+            self.by_id[session.id] = self.hidden.pop(session.id)
 
     def remove(self, session: Session) -> None:
         """One that was handed over may have come back before it has ended here: then there are two of this id."""
         tenant = session.spec.tenant
         of_tenant = self._of_tenants.get(tenant, {})
-        for table, name in ((self.by_id, session.id), (self._hidden, session.id), (of_tenant, session.public_id)):
+        for table, name in ((self.by_id, session.id), (self.hidden, session.id), (of_tenant, session.public_id)):
             if table.get(name) is session:
                 del table[name]
         if not of_tenant:
@@ -61,7 +63,7 @@ class OpenSessions:
 
     def lost(self, session_id: str) -> None:
         """Closes a session that another node owns now."""
-        session = self.by_id.get(session_id) or self._hidden.get(session_id)
+        session = self.by_id.get(session_id) or self.hidden.get(session_id)
         if session is not None:
             session.close(TAKEN_OVER)
 
@@ -89,10 +91,10 @@ class OpenSessions:
         return [_affected(session) for session in self if is_meant(session)]
 
     def __len__(self) -> int:
-        return len(self.by_id) + len(self._hidden)
+        return len(self.by_id) + len(self.hidden)
 
     def __iter__(self) -> Iterator[Session]:
-        return iter([*self.by_id.values(), *self._hidden.values()])
+        return iter([*self.by_id.values(), *self.hidden.values()])
 
 
 def note_timeout(

@@ -247,13 +247,18 @@ class SessionRegistry:
         if self._durability is not None:
             await self._durability.make_safe(session)
 
-    def get(self, session_id: str, principal: Principal, tenant: str, backend: str) -> Session | None:
-        """The session, if it is this principal's and of this backend; None if it is not on this node.
+    def get(
+        self, session_id: str, principal: Principal, tenant: str, backend: str, *, for_notice: bool = False
+    ) -> Session | None:
+        """The session, if it is this principal's and of this backend; None if it is not on this node, or if it takes no
+        new call here any more. `for_notice`: then it still hears notifications, which may cancel the last ones.
 
         Raises:
             SessionNotFound: it is another principal's or of another backend.
         """
         session = self._by_id.get(session_id)
+        if session is None and for_notice:
+            session = self._sessions.hidden.get(session_id)
         if session is None:
             return None
         if session.spec.name != backend or session.spec.tenant != tenant:
@@ -276,7 +281,7 @@ class SessionRegistry:
 
     def __contains__(self, session_id: str) -> bool:
         """Whether it is on this node, whoever owns it."""
-        return session_id in self._by_id
+        return session_id in self._by_id or session_id in self._sessions.hidden
 
     def close_where(self, matches: Callable[[Session], bool], reason: str, off: Disabled | None = None) -> int:
         """Closes the sessions that match, and returns how many. `off` says what was switched off, if that is why."""

@@ -57,8 +57,7 @@ class HttpSse:
         if not is_json(request.headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
         body = await request.body(self._max_body_bytes)
-        session = self._registry.get(session_id, request.principal, request.tenant, request.backend)
-        session = session or await self._remote.session(request, session_id, body)
+        session = self._find(request, session_id, body) or await self._remote.session(request, session_id, body)
         if session is None:
             return
         message = request.parse(body)
@@ -71,6 +70,14 @@ class HttpSse:
         else:
             session.respond(message)
         await request.answer_empty(202)
+
+    def _find(self, request: McpRequest, session_id: str, body: bytes) -> Session | None:
+        """The session if it is on this node, and takes such a message."""
+        who = request.principal, request.tenant, request.backend
+        session = self._registry.get(session_id, *who)
+        if session is None and session_id in self._registry and isinstance(request.parse(body), Notification):
+            session = self._registry.get(session_id, *who, for_notice=True)
+        return session
 
     async def _request(self, request: McpRequest, session: Session, message: Request) -> None:
         """Raises only where access was lost; other errors are answered on the stream."""

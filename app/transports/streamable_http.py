@@ -73,7 +73,7 @@ class StreamableHttp:
         if _is_sessionless(request, message):
             await self._sessionless.post(request, message, accepted, body)
             return
-        session = self._session(request) or await self._fetch(request, body)
+        session = self._session(request, message) or await self._fetch(request, body)
         if session is None:
             return
         _require_version_of(session, request)
@@ -234,15 +234,16 @@ class StreamableHttp:
 
     # --- whose session
 
-    def _session(self, request: McpRequest) -> Session | None:
-        """The session if it is on this node."""
+    def _session(self, request: McpRequest, message: Message | list[Message] | None = None) -> Session | None:
+        """The session if it is on this node, and takes such a message."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
-        return self._find(request)
+        return self._find(request, for_notice=isinstance(message, Notification))
 
-    def _find(self, request: McpRequest) -> Session | None:
+    def _find(self, request: McpRequest, *, for_notice: bool = False) -> Session | None:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")
-        return self._registry.get(session_id, request.principal, request.tenant, request.backend)
+        who = request.principal, request.tenant, request.backend
+        return self._registry.get(session_id, *who, for_notice=for_notice)
 
     def _ended(self, request: McpRequest) -> Session | None:
         """A session that has ended, for a client that resumes a stream of it."""

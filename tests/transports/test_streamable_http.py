@@ -125,6 +125,44 @@ async def test_an_initialize_that_comes_to_nothing_leaves_no_session(
     assert pool.leases[0].released == ["not_initialized"]
 
 
+@pytest.mark.parametrize("version", [{}, {"mcp_protocol_version": "2025-06-18"}])
+async def test_a_call_can_be_cancelled_where_its_session_takes_no_new_one(
+    http: Http, registry: SessionRegistry, pool: FakePool, version: dict[str, str]
+) -> None:
+    """In the second half of a drain. The notification waited with the new calls, and was refused with them."""
+    session, other = await initialize(http, pool), there(http)
+    call = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"slow"}}'
+    cancelled = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("POST", MCP, call, mcp_session_id=session))
+        link = await sent_to(pool, 2)
+        registry._sessions.hide(next(iter(registry)))
+        headers = {"mcp_session_id": session, **version}
+        assert (await http.ask("POST", MCP, cancelled, **headers)).status == 202
+        assert link.sent[-1]["params"] == {"requestId": link.sent[1]["id"]}
+        await http.ask("POST", MCP, call, **headers)
+        assert other.bodies == [call]
+        link.say(id=link.sent[1]["id"], result={})
+
+
+async def test_a_session_over_http_sse_hears_notifications_likewise(
+    http: Http, registry: SessionRegistry, pool: FakePool
+) -> None:
+    stream = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("GET", "/t/acme/echo/sse", into=stream))
+        with anyio.fail_after(30):
+            while b"data: " not in stream.body:
+                await anyio.lowlevel.checkpoint()
+        messages = stream.body.decode().split("data: ")[1].split()[0]
+        assert (await http.ask("POST", messages, INITIALIZE)).status == 202
+        link = await sent_to(pool, 1)
+        registry._sessions.hide(next(iter(registry)))
+        assert (await http.ask("POST", messages, b'{"jsonrpc":"2.0","method":"notifications/x"}')).status == 202
+        assert link.sent[-1]["method"] == "notifications/x"
+        stream.left.set()
+
+
 async def test_a_call_whose_client_ends_the_session_is_answered_as_a_stream(http: Http, pool: FakePool) -> None:
     """An error as JSON is what the official Python client stumbles over when it closes."""
     session = await initialize(http, pool)
