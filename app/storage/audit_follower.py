@@ -8,7 +8,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 import anyio
 from sqlalchemy import select
@@ -30,27 +31,31 @@ log = logging.getLogger(__name__)
 class Window:
     """Which ids are new. Pure: the clock is passed in.
 
-    No id below `floor` can appear any more. The row `floor` itself is read again each time; if it is missing, the trail
-    was replaced by another one.
+    No id below `floor` can appear any more. Rows are read again from `floor` on. If one that was seen is missing, or
+    another act has its id, the trail was replaced by another one, or a standby has it that lacks the last rows.
     """
 
-    def __init__(self, ids: Sequence[int], now: float) -> None:
-        """`ids` are not new; the smallest is the floor."""
-        self._seen, self.floor = set(ids), min(ids, default=0)
-        self._marks = deque([(now, max(ids, default=0))])
+    def __init__(self, acts: Mapping[int, datetime], now: float) -> None:
+        """`acts`: the ids of rows and their times. They are not new; the smallest is the floor."""
+        self._seen, self.floor = dict(acts), min(acts, default=0)
+        self._marks = deque([(now, max(acts, default=0))])
 
-    def new(self, ids: Sequence[int]) -> list[int]:
+    def new(self, acts: Mapping[int, datetime]) -> list[int]:
         """The ids that were not seen before, in order."""
-        fresh = sorted(set(ids) - self._seen)
-        self._seen.update(fresh)
+        fresh = sorted(acts.keys() - self._seen.keys())
+        self._seen.update((each, acts[each]) for each in fresh)
         return fresh
+
+    def is_whole_in(self, acts: Mapping[int, datetime]) -> bool:
+        """Whether all that was seen is among these, which are all from the floor on."""
+        return self._seen.items() <= acts.items()
 
     def settle(self, began: float, now: float) -> None:
         """Moves the floor to the largest id that was seen SETTLED_S before the look that `began` then."""
         self._marks.append((now, max(self._seen, default=0)))
         while self._marks[0][0] <= began - SETTLED_S:
             self.floor = max(self.floor, self._marks.popleft()[1])
-        self._seen = {each for each in self._seen if each >= self.floor}
+        self._seen = {each: at for each, at in self._seen.items() if each >= self.floor}
 
 
 class AuditFollower:
@@ -84,7 +89,10 @@ class AuditFollower:
             self._read_at = began
             return
         if self._window is not None:
-            log.warning("Audit trail was replaced, or has too many new entries; reloading everything")
+            log.warning(
+                "The audit trail lacks entries that it had (a failover, a restored backup), or has too many new ones; "
+                "reloading everything"
+            )
         self._window = None
         self._window = await self._start()
         self._read_at = began
@@ -92,24 +100,27 @@ class AuditFollower:
 
     async def _go_on(self, window: Window, heard: Callable[[Sequence[AuditEntry]], None]) -> bool:
         """Passes on what is new; returns whether all of it could be read."""
-        began, position = self._clock(), window.floor
+        began, position, read = self._clock(), window.floor, dict[int, datetime]()
         for _ in range(MAX_PAGES):
             page = await self._read(position)
             if position and (not page or page[0].id != position):
                 return False
             by_id = {entry.id: entry for entry in page}
-            if fresh := window.new(list(by_id)):
+            read.update(times := {entry.id: entry.act.at for entry in page})
+            if fresh := window.new(times):
                 heard([by_id[each] for each in fresh])
             if len(page) < PAGE:
+                if not window.is_whole_in(read):
+                    return False
                 window.settle(began, self._clock())
                 return True
             position = page[-1].id
         return False
 
     async def _start(self) -> Window:
-        last = select(audit.c.id).order_by(audit.c.id.desc()).limit(FIRST_LOOK)
-        ids = [row.id for row in await self._database.rows(last)]
-        return Window(ids, self._clock())
+        last = select(audit).order_by(audit.c.id.desc()).limit(FIRST_LOOK)
+        acts = [entry_of(row) for row in await self._database.rows(last)]
+        return Window({each.id: each.act.at for each in acts}, self._clock())
 
     async def _read(self, floor: int) -> list[AuditEntry]:
         query = select(audit).where(audit.c.id >= floor).order_by(audit.c.id).limit(PAGE)

@@ -1,9 +1,11 @@
 """AuditFollower: every act once, in whatever order it becomes visible. Window: the same as arithmetic."""
 
+import itertools
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import anyio
+import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +19,11 @@ from tests.postgres import empty
 
 only_postgresql = pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+_ticks = itertools.count()
 
 
 def act(target: str) -> Act:
-    return Act("acme", ("default", "cli", "uid 0"), "key.revoke", f"keys/{target}", AT)
+    return Act("acme", ("default", "cli", "uid 0"), "key.revoke", f"keys/{target}", AT + timedelta(seconds=next(_ticks)))
 
 
 class Heard:
@@ -107,6 +110,28 @@ async def test_a_database_that_was_replaced_is_noticed(database, url, look, hear
     assert heard.targets == ["c"]
 
 
+@only_postgresql
+@pytest.mark.parametrize("later", [0, 1, 2, 3])
+async def test_a_standby_that_lacks_the_last_acts_is_noticed(database, url, look, heard, later):
+    """It was promoted before they came to it: what they had changed is as it was, and later acts get their ids."""
+    await write(database, "before")
+    await look()
+    await write(database, "a", "b")
+    await look()
+    with psycopg.connect(url, autocommit=True) as connection:
+        (last,) = connection.execute("SELECT max(id) FROM audit").fetchone()
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("DELETE FROM audit WHERE id > %s", [last - 2])
+        connection.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), %s)", [last - 2])
+    await write(database, *map(str, range(later)))
+    await look()
+    assert heard.losses == 2
+    await look()
+    await write(database, "c")
+    await look()
+    assert (heard.targets[-1], heard.losses) == ("c", 2)
+
+
 @only_postgresql  # SQLite has one writer at a time
 async def test_what_becomes_visible_later_than_a_larger_id_is_told_too(database, look, heard):
     await write(database, "before")
@@ -162,22 +187,22 @@ async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypat
 @given(st.data())
 def test_whatever_the_order_in_which_ids_become_visible_each_is_new_once(data):
     """Each id is visible at most SETTLED_S after a larger one was."""
-    now, window, told = 0.0, Window([], 0.0), list[int]()
+    now, window, told = 0.0, Window({}, 0.0), list[int]()
     ids = list(range(1, data.draw(st.integers(1, 40)) + 1))
     written = {each: each + data.draw(st.floats(0, SETTLED_S - 0.5)) for each in ids}  # one second apart, commits later
     while now < len(ids) + 2 * SETTLED_S:
         now += data.draw(st.floats(0.1, 30.0))
         visible = [each for each in ids if written[each] <= now and each >= window.floor]
         assert not window.floor or window.floor in visible
-        told += window.new(visible)
+        told += window.new(dict.fromkeys(visible, AT))
         window.settle(now, now)
     assert sorted(told) == ids
 
 
 def test_a_window_does_not_grow_for_ever():
-    window = Window([1, 2], 0.0)
+    window = Window(dict.fromkeys([1, 2], AT), 0.0)
     for number in range(3, 10_000):
-        window.new(range(window.floor, number))
+        window.new(dict.fromkeys(range(window.floor, number), AT))
         window.settle(float(number), float(number))
     assert len(window._seen) <= SETTLED_S + 2
     assert len(window._marks) <= SETTLED_S + 2
