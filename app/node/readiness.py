@@ -3,6 +3,8 @@ means, and what to do."""
 
 from collections.abc import Mapping
 
+from app.redis.connection import REFUSES
+
 _CHECK_REDIS = "check that Redis runs and that TRUNKLINE_REDIS_URL is right; `trunkline doctor` tries both from here."
 
 _AGAINST_LOAD = {
@@ -30,6 +32,14 @@ _AGAINST_STORAGE = {
     "no connection left": "close connections of others, or raise that limit; a node needs up to 8",
     "holds a lock": "see in pg_stat_activity and pg_locks of its server what waits, and for whom",
     "processes or threads": "raise the limit, and restart the node",
+}
+# By a word of what Redis says itself.
+_AGAINST_REDIS = {
+    "maxmemory": "raise its maxmemory (docs/scaling.md has how much it needs), and see what else is stored there",
+    "MISCONF": "free space on its disk, or switch persistence off, which the nodes do not need",
+    "good replicas": "start its replicas again, or lower its min-replicas-to-write",
+    "permissions": "allow its user all commands and keys of that database (`ACL SETUSER`)",
+    "read only replica": "TRUNKLINE_REDIS_URL must name the master, or sentinels that know it",
 }
 # By a word of the problem (`peers.client`).
 _AGAINST_STRANGERS = {
@@ -78,7 +88,13 @@ def routes_words() -> str:
 
 
 def redis_words(problem: str, *, is_up: bool) -> str:
-    """Redis may drop routes, belongs to nodes with another key, or does not answer."""
+    """Redis may drop routes, belongs to nodes with another key, refuses what it is asked, or does not answer."""
+    advice = next((do for word, do in _AGAINST_REDIS.items() if word in problem), None)
+    if is_up and problem.startswith(REFUSES):
+        return (
+            f"Redis cannot be used ({problem}). Open sessions of this node go on; new ones, and those of other nodes, "
+            f"are refused with 503 until it takes commands. Do: {advice or 'see its log, and `trunkline doctor`'}."
+        )
     if is_up:
         return (
             f"Redis may forget which node has which session ({problem}); clients would get 404 for sessions that still "
@@ -91,7 +107,7 @@ def redis_words(problem: str, *, is_up: bool) -> str:
         )
     return (
         f"Redis cannot be used ({problem}). Open sessions of this node go on; new ones, and those of other nodes, are "
-        f"refused with 503 until it answers. Do: {_CHECK_REDIS}"
+        f"refused with 503 until it answers. Do: {_CHECK_REDIS if advice is None else advice + '.'}"
     )
 
 

@@ -32,6 +32,7 @@ OPENS_AFTER = 5  # lost or refused connections in a row open the circuit breaker
 PROBE_S = 1.0  # between attempts to connect while it is open
 RETRY_S = 0.02  # and before
 CLOSE_S = 1.0
+REFUSES = "it refuses commands"
 
 Value = str | bytes | int | float
 # The stub of hiredis allows one word only.
@@ -110,7 +111,11 @@ class RedisConnection:
     @property
     def problem(self) -> str | None:
         """For operators: why Redis cannot be used, or a setting of it that loses data; None if all is well."""
-        return self._trouble or self._advice
+        return self._trouble or (self._refusal and f"{REFUSES}: {self._refusal}") or self._advice
+
+    def takes_commands(self) -> None:
+        """One that writes was carried out: what it refused before is over."""
+        self._refusal = None
 
     @property
     def is_up(self) -> bool:

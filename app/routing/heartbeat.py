@@ -129,7 +129,7 @@ class Heartbeat:
             self._on_forgotten()
         self._heard_of({peer.id: peer for peer in await self._store.nodes() if peer.id != node.id})
         if not self.is_ok and math.isfinite(self.last_ok):
-            log.info("The route store (Redis) answers again")
+            log.info("The route store (Redis) can be used again")
         self.is_ok, self.last_ok = True, sent_at
 
     def _heard_of(self, peers: dict[str, NodeRecord]) -> None:
@@ -161,7 +161,7 @@ class Heartbeat:
 
     def _failed(self) -> None:
         if self.is_ok:
-            log.warning("The route store (Redis) does not answer; this node goes on serving its own sessions")
+            log.warning("The route store (Redis) cannot be used; this node goes on serving its own sessions")
         self.is_ok = False
 
 

@@ -179,6 +179,7 @@ class RedisStore:
         match await self._redis.run(scripts.BEAT, [], arguments):
             case [0 | 1 as known, bytes(version)]:
                 self._last_beat, self._version = (node, sealed), version
+                self._redis.takes_commands()
                 return bool(known)
             case [-1]:  # emptied, and then taken by nodes with another key: the next connection reports it
                 self._redis.give_up()

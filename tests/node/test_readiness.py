@@ -21,6 +21,8 @@ from app.storage.health import failures, sqlite_file, watch
 REFUSED = "Error 111 connecting to 127.0.0.1:6379. Connection refused."
 OTHER_KEY = "it is used by nodes with another TRUNKLINE_SECRET_KEY"
 POLICY = "its maxmemory-policy is allkeys-lru; it should be noeviction"
+FULL = "it refuses commands: command not allowed when used memory > 'maxmemory'."
+REPLICA = "You can't write against a read only replica."
 NODE = "http://10.0.0.7:8080"
 RELEASE = "it is of another release: version 3 of the protocol between nodes, here 4"
 READ_ONLY = "The database is read-only: it may be a standby"
@@ -28,6 +30,9 @@ WORDS = [
     redis_words(REFUSED, is_up=False),
     redis_words(OTHER_KEY, is_up=False),
     redis_words(POLICY, is_up=True),
+    redis_words(FULL, is_up=True),
+    redis_words(REPLICA, is_up=False),
+    redis_words("it refuses commands: ERR something new", is_up=True),
     *(overload_words("new sessions are refused: 97% of memory is used", mark) for mark in get_args(MarkName)),
     nodes_words({NODE: "it has another SECRET_KEY"}),
     nodes_words({NODE: RELEASE}),
@@ -60,6 +65,8 @@ def test_it_names_what_was_found():
     assert "refused with 503" in WORDS[0]
     assert "the same TRUNKLINE_SECRET_KEY" in WORDS[1]
     assert "CONFIG SET maxmemory-policy noeviction" in WORDS[2]
+    assert "raise its maxmemory" in WORDS[3]
+    assert "must name the master" in WORDS[4]
     assert NODE in nodes_words({NODE: RELEASE})
     assert "finish the upgrade" in nodes_words({NODE: RELEASE})
 
