@@ -83,7 +83,8 @@ class RedisConnection:
         self._failures = 0
         self._trouble: str | None = "no connection yet"
         self._advice: str | None = None
-        self._refusal: str | None = None
+        self._refusal: str | None = None  # the last one that was logged
+        self._refuses: str | None = None
         self.generation = 0
         self._connected = asyncio.Event()  # of the next connection; replaced when it is there
 
@@ -111,11 +112,11 @@ class RedisConnection:
     @property
     def problem(self) -> str | None:
         """For operators: why Redis cannot be used, or a setting of it that loses data; None if all is well."""
-        return self._trouble or (self._refusal and f"{REFUSES}: {self._refusal}") or self._advice
+        return self._trouble or self._refuses or self._advice
 
     def takes_commands(self) -> None:
         """One that writes was carried out: what it refused before is over."""
-        self._refusal = None
+        self._refuses = None
 
     @property
     def is_up(self) -> bool:
@@ -200,7 +201,8 @@ class RedisConnection:
         """Raises for an error, and logs it if it differs from the last one."""
         if not isinstance(reply, ResponseError):
             return reply
-        refusal = str(reply)[:200]
+        refusal = in_one_line(reply)
+        self._refuses = f"{REFUSES}: {refusal.rstrip('.')}"
         if refusal != self._refusal:
             log.error("Redis refused a command: %s", refusal)
         self._refusal = refusal
@@ -238,7 +240,7 @@ class RedisConnection:
             log.warning("Redis may lose routes: %s", self._advice)
         if self._trouble is not None:
             log.info("Connected to Redis for %s", self._used_for)
-        self._failures, self._trouble, self._refusal = 0, None, None
+        self._failures, self._trouble, self._refusal, self._refuses = 0, None, None, None
         self._waiting.note_sign_of_life()
         self.generation += 1
         self._connected.set()

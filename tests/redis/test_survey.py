@@ -2,6 +2,7 @@
 
 import anyio
 import pytest
+from redis.exceptions import ResponseError
 
 from app.errors import RoutesUnavailable
 from app.redis.survey import in_one_line, survey
@@ -41,6 +42,11 @@ async def test_a_redis_that_refuses_scripts_is_not_usable():
     ("error", "words"),
     [
         (TimeoutError(), "it does not answer"),
+        (ResponseError(f"no room. script: {'5e' * 20}, on @user_script:28."), "no room."),
+        (
+            ResponseError(f"ERR Error running script (call to f_{'5e' * 20}): @user_script:5: -OOM no room."),
+            "OOM no room.",
+        ),
         (ConnectionError(), "ConnectionError"),
         (ConnectionError("Error 111\nconnecting"), "Error 111 connecting"),
     ],

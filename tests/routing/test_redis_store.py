@@ -311,16 +311,24 @@ async def test_the_owner_is_told_where_a_script_was_forgotten(redis_server: Redi
         assert (await store.find("k")).route == route("k")
 
 
-async def test_operators_are_told_of_a_redis_that_is_full_until_it_has_room(redis_server: RedisServer):
-    """It answers, so it was taken for well: only a line in the log said that nothing could be opened any more."""
+async def test_operators_are_told_of_a_redis_that_is_full_until_it_has_room(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+):
+    """It answers, so it was taken for well: only the log said that nothing could be opened, five times a second."""
     async with connected(redis_server.url) as redis:
         store = RedisStore(redis, Sealer(SECRET_KEY), errors())
         await store.beat(record("a"))
         assert redis.problem is None
         with redis_server.client() as inside:
             inside.config_set("maxmemory", 1)
-            with pytest.raises(RoutesUnavailable):
-                await store.beat(record("a"))
+            for _ in range(3):
+                with pytest.raises(RoutesUnavailable):
+                    await store.beat(record("a"))
+                with pytest.raises(RoutesUnavailable):
+                    await store.claim(route("k"), NONE)
+                with pytest.raises(RoutesUnavailable):
+                    await redis.execute("SET", "a", 1)
+            assert len(caplog.records) == 1
             assert "it refuses commands: " in (redis.problem or "")
             assert "maxmemory" in (redis.problem or "")
             assert (await store.find("no route")).route is None
