@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 
 class OpenSessions:
-    """`by_id` are those that requests find; the hidden ones finish their last calls, or are being handed over to another
-    node."""
+    """`by_id` are those that requests find; the hidden ones finish their last calls, or are being handed over to
+    another node."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}

@@ -23,7 +23,9 @@ _ticks = itertools.count()
 
 
 def act(target: str) -> Act:
-    return Act("acme", ("default", "cli", "uid 0"), "key.revoke", f"keys/{target}", AT + timedelta(seconds=next(_ticks)))
+    return Act(
+        "acme", ("default", "cli", "uid 0"), "key.revoke", f"keys/{target}", AT + timedelta(seconds=next(_ticks))
+    )
 
 
 class Heard:
