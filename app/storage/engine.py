@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     create_engine,
     event,
+    exc,
     exists,
     select,
 )
@@ -80,6 +81,8 @@ class Database:
             prepare_sqlite(self._engine.sync_engine, self._file)
         else:
             prepare_postgresql(self._engine.sync_engine)
+            event.listen(self._engine.sync_engine, "checkout", self._reconnect_if_due)
+        self._must_reconnect = False
         # SQLite has one writer at a time, and waits by polling: we queue instead.
         self._writers = anyio.Semaphore(1 if is_sqlite else WRITERS)
         # SQLite always finishes; a server, or the network, can hang.
@@ -192,15 +195,24 @@ class Database:
             await connection.exec_driver_sql("SELECT 1")
 
     async def check(self) -> None:
-        """Like `ping`; also raises StorageReadOnly where the database accepts no changes."""
+        """Like `ping`; also raises StorageReadOnly where the database accepts no changes. All connections are then made
+        anew: an open one goes on leading to a standby whose address is the primary's by now, and keeps what was the
+        default when it was made."""
         if self._single is not None:
             await self.row(_ANSWERS)
             return
         async with self.read() as connection:
             await connection.execute(_ANSWERS)
             # "on" on a standby, and where an administrator has made it the default.
-            if (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on":
-                raise StorageReadOnly
+            is_read_only = (await connection.exec_driver_sql("SHOW transaction_read_only")).scalar_one() == "on"
+        if is_read_only:
+            self._must_reconnect = True
+            raise StorageReadOnly
+
+    def _reconnect_if_due(self, *_: object) -> None:
+        must, self._must_reconnect = self._must_reconnect, False
+        if must:
+            raise exc.InvalidatePoolError  # this connection is replaced, the others when they are taken next
 
     async def aclose(self) -> None:
         """Closes every connection. Idempotent."""

@@ -245,6 +245,24 @@ async def test_a_database_that_takes_no_changes_says_so_and_is_read_all_the_same
     await database.aclose()
 
 
+async def test_a_node_that_was_led_to_a_standby_takes_changes_when_its_address_leads_to_the_primary(read_only_url):
+    """Nobody closes the connections that it has by then: it was read-only until it was started again."""
+    database = Database(read_only_url)
+    async with database.read(), database.read():
+        pass  # two connections are kept
+    with pytest.raises(StorageReadOnly):
+        await database.check()
+    async with database.read() as busy:
+        with pytest.raises(StorageReadOnly):
+            await database.check()
+        _set_read_only(read_only_url, False)
+        await busy.exec_driver_sql("SELECT 1")
+        await database.check()
+    for number in range(9):
+        await TenantRepository(database).create(Tenant(f"later-{number}"))
+    await database.aclose()
+
+
 async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_away(read_only_url, monkeypatch):
     monkeypatch.setattr(health_watch, "WATCH_EVERY_S", 0.02)
     monkeypatch.setattr(health_watch, "LATE_S", 60.0)  # an answer that takes long is none, but not here
