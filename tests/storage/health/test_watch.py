@@ -124,6 +124,25 @@ async def test_a_change_that_a_server_has_not_answered_is_not_told_of_once_it_an
     ]
 
 
+async def test_a_connection_that_broke_under_a_change_is_no_trouble_once_another_change_has_worked(
+    postgres_database, caplog
+):
+    """As in a failover: for a minute it was said that changes fail."""
+    caplog.set_level("INFO", "app.storage.health.watch")
+    database = Database(postgres_database)
+    watching = DatabaseWatch(database)
+    with pytest.raises(StorageUnavailable):
+        async with database.write() as connection:
+            await connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.run)
+        await until(lambda: watching.refusal is not None)
+        await until(lambda: watching.refusal is None)
+        tasks.cancel_scope.cancel()
+    await database.aclose()
+    assert caplog.messages[-1] == "The database takes changes again"
+
+
 async def test_a_full_disk_is_full_until_there_is_room(database, monkeypatch):
     watching, has_room = DatabaseWatch(database), False
     monkeypatch.setattr(SqliteFile, "has_room", lambda _: has_room)
