@@ -121,7 +121,7 @@ async def test_a_standby_that_lacks_the_last_acts_is_noticed(database, url, look
     await write(database, "a", "b")
     await look()
     with psycopg.connect(url, autocommit=True) as connection:
-        (last,) = connection.execute("SELECT max(id) FROM audit").fetchone()
+        ((last,),) = connection.execute("SELECT max(id) FROM audit").fetchall()
         connection.execute("SET session_replication_role = replica")
         connection.execute("DELETE FROM audit WHERE id > %s", [last - 2])
         connection.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), %s)", [last - 2])

@@ -137,7 +137,7 @@ async def test_a_call_can_be_cancelled_where_its_session_takes_no_new_one(
         tasks.start_soon(lambda: http.ask("POST", MCP, call, mcp_session_id=session))
         link = await sent_to(pool, 2)
         registry._sessions.hide(next(iter(registry)))
-        headers = {"mcp_session_id": session, **version}
+        headers: dict[str, Any] = {"mcp_session_id": session, **version}
         assert (await http.ask("POST", MCP, cancelled, **headers)).status == 202
         assert link.sent[-1]["params"] == {"requestId": link.sent[1]["id"]}
         await http.ask("POST", MCP, call, **headers)
