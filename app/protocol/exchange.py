@@ -170,6 +170,11 @@ class Exchange:
         del self._by_client_id[call.id]
         return Failed(call, RequestCancelled(), was_sent=False)
 
+    def cancels(self, message: Notification) -> bool:
+        """Whether it cancels a call that has no outcome yet."""
+        is_cancelled = message.method == "notifications/cancelled"
+        return is_cancelled and bytes((message.params or {}).get("requestId", ABSENT)) in self._by_client_id
+
     def abandon(self, call: Call) -> None:
         """Forgets a call that was sent, or could not be sent."""
         self.calls.pop(call.gateway_id, None)

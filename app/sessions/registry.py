@@ -24,6 +24,7 @@ from app.links.source import LinkSource
 from app.metrics import Metrics
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
+from app.protocol.jsonrpc import Notification
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import session_key
 from app.sessions.call_spans import getting_a_process
@@ -248,17 +249,18 @@ class SessionRegistry:
             await self._durability.make_safe(session)
 
     def get(
-        self, session_id: str, principal: Principal, tenant: str, backend: str, *, for_notice: bool = False
+        self, session_id: str, principal: Principal, tenant: str, backend: str, cancel: Notification | None = None
     ) -> Session | None:
-        """The session, if it is this principal's and of this backend; None if it is not on this node, or if it takes no
-        new call here any more. `for_notice`: then it still hears notifications, which may cancel the last ones.
+        """The session, if it is this principal's and of this backend; None if it is not on this node, or if it takes
+        nothing new here any more: then `cancel` may still cancel one of its last calls.
 
         Raises:
             SessionNotFound: it is another principal's or of another backend.
         """
         session = self._by_id.get(session_id)
-        if session is None and for_notice:
-            session = self._sessions.hidden.get(session_id)
+        if session is None and cancel is not None:
+            leaving = self._sessions.hidden.get(session_id)
+            session = leaving if leaving is not None and leaving.exchange.cancels(cancel) else None
         if session is None:
             return None
         if session.spec.name != backend or session.spec.tenant != tenant:

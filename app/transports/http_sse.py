@@ -75,8 +75,10 @@ class HttpSse:
         """The session if it is on this node, and takes such a message."""
         who = request.principal, request.tenant, request.backend
         session = self._registry.get(session_id, *who)
-        if session is None and session_id in self._registry and isinstance(request.parse(body), Notification):
-            session = self._registry.get(session_id, *who, for_notice=True)
+        if session is None and session_id in self._registry:
+            message = request.parse(body)
+            if isinstance(message, Notification):
+                session = self._registry.get(session_id, *who, message)
         return session
 
     async def _request(self, request: McpRequest, session: Session, message: Request) -> None:

@@ -238,12 +238,11 @@ class StreamableHttp:
         """The session if it is on this node, and takes such a message."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
-        return self._find(request, for_notice=isinstance(message, Notification))
+        return self._find(request, message if isinstance(message, Notification) else None)
 
-    def _find(self, request: McpRequest, *, for_notice: bool = False) -> Session | None:
+    def _find(self, request: McpRequest, cancel: Notification | None = None) -> Session | None:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")
-        who = request.principal, request.tenant, request.backend
-        return self._registry.get(session_id, *who, for_notice=for_notice)
+        return self._registry.get(session_id, request.principal, request.tenant, request.backend, cancel)
 
     def _ended(self, request: McpRequest) -> Session | None:
         """A session that has ended, for a client that resumes a stream of it."""

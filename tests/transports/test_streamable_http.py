@@ -14,6 +14,7 @@ from app.errors import NodeLost, RoutesUnavailable
 from app.protocol.commands import Answer, Call
 from app.sessions.registry import SessionRegistry
 from app.streams.streams import Reply
+from app.transports.http_sse import HttpSse
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.streamable_http import StreamableHttp
 from tests.sessions.fakes import FakeLink, FakePool
@@ -28,10 +29,10 @@ SESSIONLESS = '{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":'
 class There:
     """Another node, which answers whatever it gets, or fails at it."""
 
-    def __init__(self, streamable: StreamableHttp, failure: Exception | None) -> None:
+    def __init__(self, transport: StreamableHttp | HttpSse, failure: Exception | None) -> None:
         self.bodies: list[bytes] = []
         self._failure = failure
-        streamable._remote = SimpleNamespace(session=self.session)  # type: ignore[assignment]
+        transport._remote = SimpleNamespace(session=self.session)  # type: ignore[assignment]
 
     async def session(self, request: Any, session_id: str, body: bytes = b"") -> None:
         self.bodies.append(body)
@@ -40,8 +41,8 @@ class There:
         await request.answer(200, b"{}")
 
 
-def there(http: Http, failure: Exception | None = None) -> There:
-    return There(http.app._endpoints["mcp"]["POST"].__self__, failure)
+def there(http: Http, failure: Exception | None = None, kind: str = "mcp") -> There:
+    return There(http.app._endpoints[kind]["POST"].__self__, failure)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +146,15 @@ async def test_a_call_can_be_cancelled_where_its_session_takes_no_new_one(
         link.say(id=link.sent[1]["id"], result={})
 
 
-async def test_a_session_over_http_sse_hears_notifications_likewise(
+async def test_a_session_over_http_sse_hears_that_a_call_is_cancelled_likewise_and_nothing_else(
     http: Http, registry: SessionRegistry, pool: FakePool
 ) -> None:
     stream = Exchanged()
+    call = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"slow"}}'
+    others = [
+        b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}',  # which its next owner must hear
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":8}}',
+    ]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("GET", "/t/acme/echo/sse", into=stream))
         with anyio.fail_after(30):
@@ -157,9 +163,17 @@ async def test_a_session_over_http_sse_hears_notifications_likewise(
         messages = stream.body.decode().split("data: ")[1].split()[0]
         assert (await http.ask("POST", messages, INITIALIZE)).status == 202
         link = await sent_to(pool, 1)
+        link.say(id=link.sent[0]["id"], result={"protocolVersion": "2024-11-05", "capabilities": {}})
+        assert (await http.ask("POST", messages, call)).status == 202
+        await sent_to(pool, 2)
         registry._sessions.hide(next(iter(registry)))
-        assert (await http.ask("POST", messages, b'{"jsonrpc":"2.0","method":"notifications/x"}')).status == 202
-        assert link.sent[-1]["method"] == "notifications/x"
+        other = there(http, kind="messages")
+        for each in others:
+            await http.ask("POST", messages, each)
+        assert other.bodies == others
+        cancelled = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
+        assert (await http.ask("POST", messages, cancelled)).status == 202
+        assert [each["method"] for each in link.sent] == ["initialize", "tools/call", "notifications/cancelled"]
         stream.left.set()
 
 
