@@ -187,7 +187,9 @@ class SharedProcess:
                 member.owner.tell_failed(out.id, out.error)
             case ToAll(key=key):
                 if not self._for_all:
-                    asyncio.get_running_loop().call_later(FAN_OUT_S, self._tell_all)
+                    loop = asyncio.get_running_loop()
+                    # In two steps: uvloop runs timers first, and a session's answers may wait to be carried out.
+                    loop.call_later(FAN_OUT_S, loop.call_soon, self._tell_all)
                 self._for_all[key] = out
             case _:
                 self._metrics.messages_dropped.labels(out.reason).inc()

@@ -13,6 +13,7 @@ SCRIPT, KEPT = ROOT / "bench/call_cost.py", ROOT / "bench/call_cost.json"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+@pytest.mark.timeout(1200)  # a quarter of a minute of CPU, of which others may leave little
 @pytest.mark.skipif(VERSION not in json.loads(KEPT.read_text()), reason=f"nothing is kept for Python {VERSION}")
 def test_a_call_that_executes_a_tenth_more_than_before_is_named(tmp_path: Path) -> None:
     kept = json.loads(KEPT.read_text())

@@ -195,10 +195,11 @@ class Watch:
             f" faults {dict(self.found.faults)}"
         )
         assert not self.found.faults, self.found.faults
-        # On a machine that is busy with something else everything takes longer, a call at the owner as well.
+        # On a machine that is busy with something else everything takes longer, a call at the owner as well, which asks
+        # Redis nothing.
         late = max((beat.late for beat in beats), default=0)
         assert max(refused, default=0) < max(REFUSED_WITHIN_S, 10 * percentile(owner, 0.5)) + 5 * late
-        assert max(recovered_s) < RECOVERED_WITHIN_S + 5 * late
+        assert max(recovered_s) < RECOVERED_WITHIN_S + 5 * late + percentile(owner, 0.99)
         assert alive < ALIVE_WITHIN_S + late  # the node waits for a core as well
 
 
