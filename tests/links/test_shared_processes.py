@@ -132,7 +132,7 @@ async def test_changes_are_told_to_each_session_and_not_more_often_than_now_and_
         send(link, id=1, method="initialize", params={})
     for _ in range(100):
         rig.pipe.say(method="notifications/tools/list_changed")
-    time.sleep(2 * FAN_OUT_S)  # noqa: ASYNC251 - as on a busy machine: the answers are first all the same
+    time.sleep(2 * FAN_OUT_S)  # the loop comes late, as on a busy machine: the answers are first all the same
     with anyio.fail_after(30):
         while not all(len(listener.heard) > 1 for _, listener in pairs):
             await anyio.sleep(0.01)
