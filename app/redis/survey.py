@@ -14,7 +14,8 @@ from app.redis import address as redis_address
 
 # Redis 7 says behind an error where in a script it was, Redis 6 in front.
 _IN_SCRIPT = re.compile(
-    r" script: [0-9a-f]{40}, on @user_script:\d+\.?$|^(ERR )?Error running script .*?: -(?=[A-Z]+ )"
+    r" script: [0-9a-f]{40}, on @user_script:\d+\.?$"
+    r"|^(ERR )?Error running script .*?: -(?=[A-Z]+ )"
 )
 WITHIN_S = 3.0  # for connecting (with sentinels) and a dozen short commands
 PINGS = 5
@@ -95,8 +96,6 @@ def in_one_line(error: BaseException) -> str:
     """The text of an error of redis-py or of a timeout of ours, shortened; it may name a host, but never a password."""
     of_no_words = "it does not answer" if isinstance(error, TimeoutError) else type(error).__name__
     words = " ".join(str(error).split())
-    if isinstance(
-        error, ResponseError
-    ):  # each script has a number of its own, and each line in it: one cause is one line
+    if isinstance(error, ResponseError):  # each script has a number, and each line in it: one cause is one line
         words = _IN_SCRIPT.sub("", words)
     return words[:200] or of_no_words
