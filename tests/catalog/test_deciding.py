@@ -171,7 +171,7 @@ async def test_what_is_offered_only_while_an_approval_is_judged_is_not_approved(
         return said
 
     monkeypatch.setattr(rig.approvals, "get", late)
-    with pytest.raises(Conflict, match="revision 2"):
+    with pytest.raises(Conflict, match="the backend offers something else now"):
         await decide(catalog, "rm", approves=True)
     assert await rig.seen() == {"add": "new", "rm": "new"}
     assert await rig.acts() == []

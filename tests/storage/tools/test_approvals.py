@@ -49,18 +49,24 @@ async def test_it_goes_with_its_backend_and_needs_one(approvals, backends):
         await approvals.get("zenith", "echo")
 
 
+async def revision_of(catalog: CatalogRepository) -> int:
+    return (await catalog.get("acme", ["echo"]))["echo"].revision
+
+
 async def test_what_follows_is_stored_with_what_is_said_or_neither(approvals, database, backends):
     catalog = CatalogRepository(database)
     await catalog.put("acme", "echo", "d", b"{}", Judgement({"add": {"status": "new"}}, NOBODY), NOW)
+    revision = await revision_of(catalog)
     found = {"add": {"status": "approved"}}
     act = Act("acme", ("acme", "-", "a"), "tool.approve", "backends/echo", NOW)
-    for judgement in (Judgement(found, NOBODY), Judgement(found, NOBODY, 2), Judgement(found, NOBODY.after([ADD]), 1)):
+    other = Judgement(found, NOBODY, revision + 1)
+    for judgement in (Judgement(found, NOBODY), other, Judgement(found, NOBODY.after([ADD]), revision)):
         with pytest.raises(Overtaken):
             await approvals.put("acme", "echo", [ADD], judgement, act=act)
         assert await approvals.get("acme", "echo") == NOBODY
         assert (await catalog.get("acme", ["echo"]))["echo"].pins == {"add": {"status": "new"}}
         assert await database.rows(select(audit)) == []
-    await approvals.put("acme", "echo", [ADD], Judgement(found, NOBODY, 1), act=act)
+    await approvals.put("acme", "echo", [ADD], Judgement(found, NOBODY, revision), act=act)
     assert await approvals.get("acme", "echo") == NOBODY.after([ADD])
     assert (await catalog.get("acme", ["echo"]))["echo"].pins == found
     with pytest.raises(Overtaken):
@@ -70,18 +76,20 @@ async def test_what_follows_is_stored_with_what_is_said_or_neither(approvals, da
     with pytest.raises(Overtaken):
         await backends.replace("acme", replace(spec, pin="block"), judgement=Judgement({}, blocked))
     assert await backends.get("acme", "echo") == spec
-    await backends.replace("acme", replace(spec, pin="block"), judgement=Judgement({}, blocked, 1))
+    await backends.replace("acme", replace(spec, pin="block"), judgement=Judgement({}, blocked, revision))
     row = (await catalog.get("acme", ["echo"]))["echo"]
     assert (row.policy, row.minor, row.pins) == ("block", "ask", {})
 
 
 async def test_of_those_who_judge_at_the_same_time_one_is_not_overtaken(approvals, database):
-    await CatalogRepository(database).put("acme", "echo", "d", b"{}", Judgement({}, NOBODY), NOW)
+    catalog = CatalogRepository(database)
+    await catalog.put("acme", "echo", "d", b"{}", Judgement({}, NOBODY), NOW)
+    revision = await revision_of(catalog)
     outcomes: list[bool] = []
 
     async def decide(tool: str) -> None:
         try:
-            await approvals.put("acme", "echo", [replace(ADD, tool=tool)], Judgement({tool: {}}, NOBODY, 1))
+            await approvals.put("acme", "echo", [replace(ADD, tool=tool)], Judgement({tool: {}}, NOBODY, revision))
             outcomes.append(True)
         except Overtaken:
             outcomes.append(False)
@@ -90,7 +98,7 @@ async def test_of_those_who_judge_at_the_same_time_one_is_not_overtaken(approval
         for number in range(4):
             tasks.start_soon(decide, f"tool-{number}")
     assert sorted(outcomes) == [False, False, False, True]
-    row = (await CatalogRepository(database).get("acme", ["echo"]))["echo"]
+    row = (await catalog.get("acme", ["echo"]))["echo"]
     assert list(row.pins) == list((await approvals.get("acme", "echo")).tools)
 
 
@@ -98,7 +106,7 @@ async def test_rejections_are_read_with_what_was_found_where_there_is_a_policy(a
     catalog = CatalogRepository(database)
     await catalog.put("acme", "echo", "d", b"{}", Judgement({}, NOBODY), NOW)
     said = NOBODY.after([replace(ADD, rejected="f" * 64)])
-    await approvals.put("acme", "echo", list(said.tools.values()), Judgement({}, NOBODY, 1))
+    await approvals.put("acme", "echo", list(said.tools.values()), Judgement({}, NOBODY, await revision_of(catalog)))
     assert (await catalog.get("acme", ["echo"]))["echo"].rejected == {"add": "f" * 64}
     await backends.replace("acme", replace(await backends.get("acme", "echo"), pin="off"))
     assert (await catalog.get("acme", ["echo"]))["echo"].rejected == {}
