@@ -58,7 +58,7 @@ _RESTS = frozenset({LinkState.PARKED, LinkState.WAKING})
 
 
 class RespawningLink:
-    """Fulfils ProcessLink, and is its own lease. `again` leases the next process; `within_s` includes its handshake.
+    """Fulfils ProcessLink, and is its own lease. `again` leases the next process; `within_s` is for its handshake.
 
     The task that starts it runs in `tasks`, and ends with `release`. `may_wait`: it may be without a process until the
     next message, as nothing but an answer would reach it.

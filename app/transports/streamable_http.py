@@ -73,7 +73,7 @@ class StreamableHttp:
         if _is_sessionless(request, message):
             await self._sessionless.post(request, message, accepted, body)
             return
-        session = self._session(request, message) or await self._fetch(request, body)
+        session = self._session(request) or self._leaving(request, message) or await self._fetch(request, body)
         if session is None:
             return
         _require_version_of(session, request)
@@ -234,11 +234,15 @@ class StreamableHttp:
 
     # --- whose session
 
-    def _session(self, request: McpRequest, message: Message | list[Message] | None = None) -> Session | None:
-        """The session if it is on this node, and takes such a message."""
+    def _session(self, request: McpRequest) -> Session | None:
+        """The session if it is on this node."""
         if SESSION_HEADER not in request.headers:
             raise HttpRefusal(400, "session_required", "the header Mcp-Session-Id is missing; start with `initialize`")
-        return self._find(request, message if isinstance(message, Notification) else None)
+        return self._find(request)
+
+    def _leaving(self, request: McpRequest, message: Message | list[Message]) -> Session | None:
+        """The session if it is about to leave this node, and the message cancels one of its last calls."""
+        return self._find(request, message) if isinstance(message, Notification) else None
 
     def _find(self, request: McpRequest, cancel: Notification | None = None) -> Session | None:
         session_id = request.headers[SESSION_HEADER].decode("latin-1")

@@ -145,7 +145,7 @@ def is_untold(error: BaseException | None) -> bool:
 def in_one_line(error: BaseException) -> str:
     """For the log: what the database said, without the query."""
     said = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
-    return f"{type(said).__name__}: {' '.join(str(said).split())}"
+    return f"{type(said).__name__}: {' '.join(str(said).split())}".removesuffix(": ")
 
 
 def code_of(error: BaseException | None) -> str | None:

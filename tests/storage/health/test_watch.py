@@ -106,20 +106,25 @@ async def test_changes_of_one_table_that_fail_on_a_server_are_said_once_until_th
     assert second == "The database takes changes again"
 
 
-async def test_a_change_that_a_server_has_not_answered_is_not_told_of_once_it_answers(postgres_database, caplog):
-    caplog.set_level("INFO", "app.storage.health.watch")
-    database = Database(postgres_database)
+async def told(database: Database) -> None:
+    """Waits until it is said that changes fail, and until that is over."""
     watching = DatabaseWatch(database)
-    database.refused = StorageUnavailable()
-    database.refused.__cause__ = TimeoutError()  # begun in an outage, and given up after it
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watching.run)
         await until(lambda: watching.refusal is not None)
         await until(lambda: watching.refusal is None)
         tasks.cancel_scope.cancel()
     await database.aclose()
+
+
+async def test_a_change_that_a_server_has_not_answered_is_not_told_of_once_it_answers(postgres_database, caplog):
+    caplog.set_level("INFO", "app.storage.health.watch")
+    database = Database(postgres_database)
+    database.refused = StorageUnavailable()
+    database.refused.__cause__ = TimeoutError()  # begun in an outage, and given up after it
+    await told(database)
     assert caplog.messages == [
-        "Changes fail: The database does not answer: TimeoutError: ",
+        "Changes fail: The database does not answer: TimeoutError",
         "The database takes changes again",
     ]
 
@@ -130,16 +135,10 @@ async def test_a_connection_that_broke_under_a_change_is_no_trouble_once_another
     """As in a failover: for a minute it was said that changes fail."""
     caplog.set_level("INFO", "app.storage.health.watch")
     database = Database(postgres_database)
-    watching = DatabaseWatch(database)
     with pytest.raises(StorageUnavailable):
         async with database.write() as connection:
             await connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watching.run)
-        await until(lambda: watching.refusal is not None)
-        await until(lambda: watching.refusal is None)
-        tasks.cancel_scope.cancel()
-    await database.aclose()
+    await told(database)
     assert caplog.messages[-1] == "The database takes changes again"
 
 
