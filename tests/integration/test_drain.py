@@ -73,6 +73,22 @@ async def test_while_a_call_has_its_time_new_connections_hear_that_the_node_stop
     assert drain_s <= took < drain_s + AFTER_DRAIN_S
 
 
+async def test_a_call_can_be_cancelled_when_no_new_one_is_taken_any_more(start_gateway: Start) -> None:
+    drain_s = 20.0
+    gateway = start_gateway(DRAIN_S=str(drain_s))
+    async with wire(gateway.endpoint(ECHO)) as session, asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(session.post(SLEEP, Accept="application/json"))
+        await call_is_in_flight(gateway)
+        told, _ = await stop(gateway)
+        await anyio.sleep(0.6 * drain_s)  # new calls wait from the middle on
+        cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": SLEEP["id"]}}
+        answer = await session.post(cancelled)
+        assert answer.status_code == 202, answer.text
+        assert error_of(await call).reason == "cancelled"
+    assert await exit_status(gateway) == 0
+    assert time.monotonic() - told < drain_s, "it has waited for a call that was cancelled"
+
+
 @pytest.mark.parametrize("level", ["errors", "all"])
 async def test_a_call_that_was_in_flight_is_the_last_on_its_connection(start_gateway: Start, level: str) -> None:
     gateway = start_gateway(ACCESS_LOG=level, DRAIN_DELAY_S="60")
