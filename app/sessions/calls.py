@@ -3,8 +3,6 @@
 import time
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from app.calls.history import CallHistory
 from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, QuotaExceeded
@@ -16,7 +14,8 @@ from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
-from app.protocol.jsonrpc import Notification, Request, Response, code_of
+from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, code_of, members_of
+from app.protocol.tool_results import is_tool_error
 from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
 from app.sessions.call_spans import CallSpans
 from app.sessions.standstill import StandstillDetector
@@ -254,14 +253,8 @@ def error_type_of(method: str, response: Response) -> str:
     if response.member == "error":
         code = code_of(response)
         return "_OTHER" if code is None else error_label(code)
-    return "tool_error" if method == "tools/call" and _is_tool_error(response.value) else ""
-
-
-def _is_tool_error(result: msgspec.Raw) -> bool:
-    """Whether a tool result says isError; it stands first or last, so a large result is not searched."""
-    if len(result) < 256:
-        searched = bytes(result)
-    else:
-        view = memoryview(result)
-        searched = bytes(view[:64]) + bytes(view[-64:])
-    return b'"isError":true' in searched or b'"isError": true' in searched
+    if method == "tools/call" or method == "tasks/result":
+        return "tool_error" if is_tool_error(response.value) else ""
+    if method == "tasks/get":  # in 2026-07-28 a finished task has the tool's result within
+        return "tool_error" if is_tool_error(members_of(response.value).get("result", ABSENT)) else ""
+    return ""

@@ -1,5 +1,6 @@
 """The last calls of a tenant, over REST, on one node and on several."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
 from tests.integration.nodes import Nodes, said_of_all
+from tests.integration.remote import LOOPBACK, behind
+from tests.integration.sessionless_wire import SessionlessClient
+from tests.integration.toolboxes import Toolset
 from tests.integration.wire import RpcError, Wire, wire
 
 SECRET = "s3cret-argument"
@@ -79,6 +83,48 @@ async def test_another_tenant_sees_none_of_them(endpoint: Endpoint):
     headers = {"Authorization": f"Bearer {endpoint.gateway.key(other, ['tenant:admin'])}"}
     url = f"{endpoint.gateway.url}/api/v1/tenants/{endpoint.tenant}/calls"
     assert httpx2.get(url, headers=headers).status_code == 404
+
+
+FAILS = """
+import json, sys
+result = {"content": [{"type": "text", "text": "x" * 300}], "isError": True, "_meta": {"by": "y" * 100}}
+hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "f", "version": "1"}}
+tools = {"tools": [{"name": "fails", "inputSchema": {"type": "object"}}]}
+answers = {"initialize": hello, "tools/list": tools, "tools/call": result}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": answers.get(message["method"], {})}
+        print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("front") / "data", **LOOPBACK) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("way", ["a process", "a shared process", "a URL", "a toolset", "a recipe"])
+async def test_a_tool_that_says_that_it_has_failed_is_recorded_as_failed(front: Gateway, way: str):
+    """Of a client with a session, and of one of 2026-07-28."""
+    isolation = "shared" if way == "a shared process" else "session"
+    endpoint, tool = front.endpoint([sys.executable, "-c", FAILS], isolation=isolation), "fails"
+    if way == "a URL":
+        endpoint = behind(front, endpoint)
+    elif way in ("a toolset", "a recipe"):
+        endpoint = Toolset(front, endpoint.tenant, [{"backend": endpoint.name, "prefix": ""}])
+    if way == "a recipe":
+        recipe = {"name": "cook", "toolset": endpoint.name, "steps": [{"id": "one", "tool": "fails"}]}
+        front.api("POST", f"/tenants/{endpoint.tenant}/recipes", recipe)
+        tool = "cook"
+    async with wire(endpoint) as session:
+        assert (await session.request("tools/call", {"name": tool, "arguments": {}}))["isError"]
+        client = SessionlessClient(session.http, endpoint, [endpoint.mcp])
+        assert (await client.request("tools/call", name=tool, arguments={}))["isError"]
+    assert [each["outcome"] for each in calls(endpoint, f"?tool={tool}")] == ["tool_error", "tool_error"]
+    overview = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/calls:grouped?by=tool&tool={tool}")
+    assert [each["errors"] for each in overview["items"]] == [2]
 
 
 @pytest.fixture

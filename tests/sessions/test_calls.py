@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.domain import Limits, Principal
@@ -22,6 +23,8 @@ from app.errors import (
 from app.protocol.calls.questions import QUESTION_S
 from app.protocol.calls.waiting_calls import MIN_WAITING
 from app.protocol.commands import Answer, Failed
+from app.protocol.jsonrpc import Response
+from app.sessions.calls import error_type_of
 from app.sessions.endings import HANDED_OVER, SHUTDOWN, TAKEN_OVER
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -253,3 +256,21 @@ async def test_a_failed_handshake_counts_with_the_revision_that_the_client_asked
     link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
     (series,) = [each for each in session._metrics.server_operations._series if each[0] == "initialize"]
     assert series == ("initialize", "-32602", transport, counted)
+
+
+FAILED = b'{"content":[{"type":"text","text":"%b"}],"isError":true,"_meta":{"by":"%b"}}' % (b"x" * 300, b"y" * 100)
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "error_type"),
+    [
+        ("tools/call", FAILED, "tool_error"),
+        ("tasks/result", FAILED, "tool_error"),
+        ("tasks/get", b'{"taskId":"t","status":"completed","result":%b}' % FAILED, "tool_error"),
+        ("tasks/get", b'{"taskId":"t","status":"working"}', ""),
+        ("tools/call", FAILED.replace(b"true", b"false"), ""),
+        ("resources/read", FAILED, ""),
+    ],
+)
+def test_a_tool_that_says_that_it_has_failed_is_no_success(method: str, result: bytes, error_type: str) -> None:
+    assert error_type_of(method, Response(b"1", "result", msgspec.Raw(result))) == error_type

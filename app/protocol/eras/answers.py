@@ -11,7 +11,6 @@ import msgspec
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.eras.sessionless_envelope import HEADER_MISMATCH, MISSING_CAPABILITY, SERVER_INFO_KEY
 from app.protocol.jsonrpc import (
-    ABSENT,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     UNSUPPORTED_PROTOCOL_VERSION,
@@ -25,6 +24,7 @@ from app.protocol.jsonrpc import (
     object_in,
     string_of,
 )
+from app.protocol.tool_results import is_tool_error
 
 RESOURCE_NOT_FOUND = -32002  # of the handshake era
 URL_ELICITATION_REQUIRED = -32042  # of 2025-11-25
@@ -62,7 +62,7 @@ def as_sessionless(
     """The answer to `message`. `lacking` are capabilities of the client that the server has needed in vain: an error
     then becomes -32021."""
     if response.member == "result":
-        if lacking is not None and bytes(members_of(response.value).get("isError", ABSENT)) == b"true":
+        if lacking is not None and is_tool_error(response.value):
             return _lacks("the tool needs a capability that the client did not declare", lacking)
         return Response(b"", "result", msgspec.Raw(complete(response.value, message.method, server_info)))
     if lacking is not None:

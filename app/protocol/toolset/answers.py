@@ -1,6 +1,7 @@
 """Answers that a toolset gives itself."""
 
-from app.protocol.jsonrpc import ABSENT, INVALID_PARAMS, Request, Response, error_response, members_of, result_response
+from app.protocol.jsonrpc import INVALID_PARAMS, Request, Response, error_response, result_response
+from app.protocol.tool_results import is_tool_error
 from app.protocol.toolset.outs import Out, ToSession
 
 
@@ -28,4 +29,4 @@ def no_tool(message: Request, name: str, withheld: str | None) -> list[Out]:
 
 def is_success(response: Response) -> bool:
     """Of a tool."""
-    return response.member == "result" and bytes(members_of(response.value).get("isError", ABSENT)) != b"true"
+    return response.member == "result" and not is_tool_error(response.value)
