@@ -109,31 +109,33 @@ class Channel:
     async def request(
         self, method: str, headers: Headers, body: bytes = b"", *, target: str | None = None
     ) -> AsyncIterator[Exchanged]:
-        """One request, whose answer is closed with the block.
+        """One request, whose answer is closed with the block. One redirect on the same server is followed.
 
         Raises:
             NotReached: there is no connection; nothing was sent.
             CallCutOff: the connection broke before the head of the answer came.
             InvalidResponse: what came is no HTTP.
         """
+        response = await self._sent(self._request(method, headers, body, target or self.url.target))
+        try:
+            answer = Answer(response.status, response.headers)
+            elsewhere = answer.redirects_to(self.url)
+            if elsewhere is not None:
+                await response.aclose()
+                response = await self._sent(self._request(method, headers, body, elsewhere))
+                answer = Answer(response.status, response.headers)
+            yield Exchanged(response, answer, self._flow, self._limit)
+        finally:
+            await response.aclose()
+
+    def _request(self, method: str, headers: Headers, body: bytes, target: str) -> httpcore2.Request:
         url = self.url
-        asked = httpcore2.Request(
+        return httpcore2.Request(
             method,
-            httpcore2.URL(
-                scheme=url.scheme.encode(),
-                host=url.host.encode(),
-                port=url.port,
-                target=(target or url.target).encode(),
-            ),
+            httpcore2.URL(scheme=url.scheme.encode(), host=url.host.encode(), port=url.port, target=target.encode()),
             headers=[*self._headers, *headers, *([(b"Content-Length", b"%d" % len(body))] if body else [])],
             content=body,
         )
-        response = await self._sent(asked)
-        try:
-            exchanged = Exchanged(response, Answer(response.status, response.headers), self._flow, self._limit)
-            yield exchanged
-        finally:
-            await response.aclose()
 
     async def _sent(self, request: httpcore2.Request) -> httpcore2.Response:
         try:

@@ -1,5 +1,5 @@
 """Connector: connections to upstreams. Names are resolved, every address is checked, and a checked address is dialled;
-TLS is verified for the name. No proxies, no redirects.
+TLS is verified for the name. No proxies; a redirect never leads to another server (`statuses.py`).
 """
 
 import asyncio

@@ -2,17 +2,15 @@
 where to post."""
 
 import asyncio
-from contextlib import suppress
-from urllib.parse import urljoin
 
-from app.auth.outbound import MAX_URL, UrlRefused, parse_url
+from app.auth.outbound import MAX_URL
 from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
 from app.protocol.jsonrpc import Message, Request
 from app.upstreams.calls import Call
 from app.upstreams.channel import Channel, Exchanged, StreamCut
 from app.upstreams.events import EventReader, ServerEvent
 from app.upstreams.requests import GET, POST
-from app.upstreams.statuses import Body, failure
+from app.upstreams.statuses import Body, failure, target_on
 from app.upstreams.wire import ACCEPT_S, SessionLost, Side
 
 ENDPOINT_S = 30.0
@@ -108,11 +106,9 @@ class OldStream:
 
     def _checked(self, event: ServerEvent) -> str:
         """The path, on the same host: another one was not allowed by anybody. Raises InvalidResponse."""
-        url = self._channel.url
         if len(event.data) > MAX_URL:
             raise InvalidResponse(f"{self._channel.host} names an endpoint that is too long")
-        with suppress(ValueError, UrlRefused, UnicodeDecodeError):
-            named = parse_url(urljoin(f"{url.scheme}://{url.authority}{url.target}", event.data.decode("ascii")))
-            if (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port):
-                return named.target
+        target = target_on(self._channel.url, event.data)
+        if target is not None:
+            return target
         raise InvalidResponse(f"{self._channel.host} names an endpoint that is not on the same host")

@@ -1,13 +1,16 @@
-"""What an upstream's answer means, by its status and type: which body it has, or which error it is. Pure."""
+"""What an upstream's answer means, by its status and type: which body it has, where it redirects to, or which error it
+is. Pure."""
 
 from collections.abc import Iterable
 from enum import Enum
+from urllib.parse import urljoin, urlsplit
 
+from app.auth.outbound import MAX_URL, OutboundUrl, UrlRefused, parse_url
 from app.errors import BackendBusy, BackendError, InvalidResponse, UpstreamFailed, UpstreamRefused
 from app.protocol.headers import EVENTS, is_json
 
 MAX_RETRY_AFTER_S = 60.0
-_MAX_SHOWN = 80
+_MAX_SHOWN, _MAX_SHOWN_URL = 80, 200
 _NO_TRANSPORT = frozenset({400, 404, 405, 406, 415, 501})
 
 
@@ -22,13 +25,13 @@ class Body(Enum):
 class Answer:
     """The head of an answer: its status and the headers that matter."""
 
-    __slots__ = ("encoding", "length", "retry_after", "session_ids", "status", "type")
+    __slots__ = ("encoding", "length", "locations", "retry_after", "session_ids", "status", "type")
 
     def __init__(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.status = status
         self.type = self.encoding = self.retry_after = b""
         self.length = -1
-        self.session_ids = list[bytes]()
+        self.session_ids, self.locations = list[bytes](), list[bytes]()
         for name, value in headers:
             lower = name.lower()
             if lower == b"content-type":
@@ -41,6 +44,8 @@ class Answer:
                 self.retry_after = value
             elif lower == b"mcp-session-id":
                 self.session_ids.append(value)
+            elif lower == b"location":
+                self.locations.append(value)
 
     @property
     def is_good(self) -> bool:
@@ -59,6 +64,12 @@ class Answer:
     def shown_type(self) -> str:
         text = self.type[:_MAX_SHOWN].decode("latin-1")
         return (text if text.isascii() and text.isprintable() else "") or "no type"
+
+    def redirects_to(self, url: OutboundUrl) -> str | None:
+        """Where on the same server the same request is to be sent instead; None if that is not what the answer says."""
+        if self.status not in (307, 308) or len(self.locations) != 1:
+            return None
+        return target_on(url, self.locations[0])
 
     @property
     def may_be_older(self) -> bool:
@@ -85,9 +96,37 @@ def failure(answer: Answer, host: str) -> BackendError:
             answer.retry_after_s
         )
     if 300 <= status < 400:
-        return InvalidResponse(f"{host} answered HTTP {status}: redirects are not followed")
+        where = _shown(host, answer.locations[0]) if answer.locations else "no address"
+        return InvalidResponse(
+            f"{host} answered HTTP {status} and names {where}: followed are 307 and 308, once, on the same server only",
+            hint="If that is the server's address, an administrator can give it to the backend as its `url`.",
+        )
     if answer.is_good:
         words = "with a Content-Encoding that was not asked for" if answer.encoding else f"with {answer.shown_type}"
         return InvalidResponse(f"{host} answered {words}, which is neither JSON nor an event stream")
     failed = UpstreamFailed(f"{host} answered HTTP {status}")
     return failed.after_sending() if status >= 500 else failed
+
+
+def target_on(url: OutboundUrl, named: bytes) -> str | None:
+    """Path and query of what an upstream names, as it is or relative to its URL; None if it is not on the same host,
+    with the same scheme and port: that was not allowed by anybody, and the backend's headers are for its own."""
+    if len(named) > MAX_URL:
+        return None
+    try:
+        found = parse_url(urljoin(f"{url.scheme}://{url.authority}{url.target}", named.decode("ascii")))
+    except (ValueError, UrlRefused):
+        return None
+    return found.target if (found.scheme, found.host, found.port) == (url.scheme, url.host, url.port) else None
+
+
+def _shown(host: str, named: bytes) -> str:
+    """An address that an upstream names, for people: without what may be a secret in it."""
+    text = named[:MAX_URL].decode("latin-1")
+    try:
+        parts = urlsplit(urljoin(f"//{host}", text))
+    except ValueError:
+        return "an address that is none"
+    scheme = f"{parts.scheme}://" if parts.scheme else ""
+    address = f"{scheme}{parts.netloc.rpartition('@')[2]}{parts.path}"[:_MAX_SHOWN_URL]
+    return address if address.isascii() and address.isprintable() else "an address that is none"

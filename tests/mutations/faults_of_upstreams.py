@@ -36,11 +36,18 @@ FAULTS_OF_UPSTREAMS = (
         REGISTERED,
     ),
     Fault(
-        "an old server sends the client's messages elsewhere",
-        "app/upstreams/http_sse.py",
-        "if (named.scheme, named.host, named.port) == (url.scheme, url.host, url.port):",
-        "if named.target:",
+        "a server sends requests elsewhere, by its endpoint or a redirect",
+        "app/upstreams/statuses.py",
+        "return found.target if (found.scheme, found.host, found.port) == (url.scheme, url.host, url.port) else None",
+        "return found.target",
         LINK,
+    ),
+    Fault(
+        "a redirect's password is shown",
+        "app/upstreams/statuses.py",
+        "parts.netloc.rpartition('@')[2]",
+        "parts.netloc",
+        ("tests/upstreams/test_statuses.py",),
     ),
     Fault(
         "a call overtakes a notification",

@@ -201,7 +201,7 @@ async def too_many(asked):
     ("answer", "kind", "words"),
     [
         (html, InvalidResponse, "text/html"),
-        (redirect, InvalidResponse, "redirects are not followed"),
+        (redirect, InvalidResponse, "names http://169.254.169.254/latest/meta-data: "),
         (unauthorized, UpstreamRefused, "does not accept the `headers`"),
         (broken_json, InvalidResponse, "no answer to it"),
         (someone_elses, InvalidResponse, "no answer to it"),
@@ -627,3 +627,61 @@ async def test_a_server_of_2026_only_is_found_out_however_it_refuses_the_handsha
         assert error["code"] == (-32022 if speaks else -32602)
         link.release("done")
     assert len(server.asked) == 2
+
+
+def moved(answer, status, location="/mcp/"):
+    """A server whose every address without a slash at its end answers with one that has it."""
+
+    async def redirecting(asked):
+        if asked.target.endswith("/"):
+            await answer(asked)
+        else:
+            await asked.whole("", status, f"Location: {location}\r\n")
+
+    return redirecting
+
+
+@pytest.mark.parametrize("status", [307, 308])
+async def test_one_redirect_on_the_same_server_is_followed(status):
+    async def answer(asked):
+        await asked.result({})
+
+    async with serving(moved(polite(answer), status)) as server, make_upstreams() as upstreams:
+        link, heard = await opened(upstreams, spec_at(server.url, {"Authorization": "Bearer k"}))
+        link.send(CALL)
+        assert (await heard.answer(7))["result"] == {}
+        link.release("done")
+        await server.until_quiet()
+    first, again = server.asked[:2]
+    assert (first.target, again.target, again.body) == ("/mcp", "/mcp/", first.body)
+    assert {each.method for each in server.asked if each.target == "/mcp/"} == {"POST", "GET", "DELETE"}
+    assert all(each.headers["authorization"] == "Bearer k" for each in server.asked)
+
+
+@pytest.mark.parametrize("location", ["/mcp", "https://127.0.0.1/mcp/", "http://localhost:1/mcp/", "//[::1/", "\xff/"])
+async def test_no_second_redirect_and_none_to_another_server(location):
+    async def redirecting(asked):
+        await asked.whole("", 307, f"Location: {location}\r\n")
+
+    error = await failed(redirecting)
+    assert type(error) is InvalidResponse
+    assert "HTTP 307 and names " in str(error)
+
+
+async def test_one_redirect_is_followed_for_http_sse():
+    async def answer(asked):
+        if asked.method == "GET":
+            await asked.events()
+            await asked.chunk("event: endpoint\ndata: /messages\n\n")
+            stream.append(asked)
+        else:
+            await asked.accept()
+            if "id" in asked.message:
+                result = {"jsonrpc": "2.0", "id": asked.message["id"], "result": HELLO}
+                await stream[0].chunk(f"event: message\ndata: {json.dumps(result)}\n\n")
+
+    stream = []
+    async with serving(moved(answer, 307, "/sse/")) as server, make_upstreams() as upstreams:
+        link, _ = await opened(upstreams, spec_at(server.url, transport="sse"))
+        link.release("done")
+    assert [each.target for each in server.asked[:2]] == ["/mcp", "/sse/"]

@@ -25,16 +25,20 @@ def test_the_type_says_how_to_read(kind, headers, body):
 @pytest.mark.parametrize(
     ("status", "kind", "error", "words"),
     [(401, "", UpstreamRefused, "does not accept the `headers`"), (403, "", UpstreamRefused, "HTTP 403"),
-     (302, "", InvalidResponse, "redirects are not followed"), (200, "text/html", InvalidResponse, "text/html"),
+     (302, "", InvalidResponse, "names http://169.254.169.254/latest: "),
+     (200, "text/html", InvalidResponse, "text/html"),
      (200, "a\x7fb", InvalidResponse, "no type"), (404, "", UpstreamFailed, "HTTP 404"),
      (500, "", UpstreamFailed, "HTTP 500"), (429, "", BackendBusy, "no more requests")],
 )  # fmt: skip
 def test_each_failure_says_what_it_is(status, kind, error, words):
-    found = failure(answer(status, kind, location="http://169.254.169.254/latest"), "far.example")
+    found = failure(
+        answer(status, kind, location="http://u:pass@169.254.169.254/latest?token=s3cret#s3cret"), "far.example"
+    )
     assert type(found) is error
     assert words in str(found)
     assert "far.example" in str(found)
-    assert "169.254" not in str(found)
+    assert "pass" not in str(found) + str(found.hint)
+    assert "s3cret" not in str(found) + str(found.hint)
 
 
 def test_what_may_have_been_carried_out_is_said_to_be_unknown():
