@@ -34,6 +34,10 @@ class NotReached(BackendUnavailable):
     """There is no connection to the server: nothing was sent."""
 
 
+class NotAnswered(CallCutOff):
+    """The connection broke before the head of an answer came."""
+
+
 class Exchanged:
     """One answer, while it is read."""
 
@@ -113,7 +117,7 @@ class Channel:
 
         Raises:
             NotReached: there is no connection; nothing was sent.
-            CallCutOff: the connection broke before the head of the answer came.
+            NotAnswered: the connection broke before the head of the answer came.
             InvalidResponse: what came is no HTTP.
         """
         response = await self._sent(self._request(method, headers, body, target or self.url.target))
@@ -146,10 +150,10 @@ class Channel:
         except (httpcore2.LocalProtocolError, httpcore2.RemoteProtocolError) as error:
             if isinstance(error, httpcore2.RemoteProtocolError) and "disconnected" not in str(error):
                 raise InvalidResponse(f"{self.host} does not answer in HTTP/1.1: {_words(error)}") from None
-            raise CallCutOff(f"{self.host} closed the connection before it answered") from None
+            raise NotAnswered(f"{self.host} closed the connection before it answered") from None
         except (httpcore2.NetworkError, httpcore2.TimeoutException) as error:
             words = f"the connection to {self.host} broke before the answer came: {_words(error)}"
-            raise CallCutOff(words) from None
+            raise NotAnswered(words) from None
 
     async def aclose(self) -> None:
         self._network.forget()

@@ -4,6 +4,7 @@ TLS is verified for the name. No proxies; a redirect never leads to another serv
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 from collections import Counter
@@ -115,14 +116,17 @@ class Connector:
 
     async def _opened(
         self, dialled: socket.socket, tls: ssl.SSLContext | None, host: str
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    ) -> "tuple[Reader, asyncio.StreamWriter]":
         name = host if tls is not None else None
         try:
             async with asyncio.timeout(TLS_S):
-                return await asyncio.open_connection(
-                    sock=dialled, ssl=tls, server_hostname=name, limit=_READ_BYTES,
+                loop, reader = asyncio.get_running_loop(), Reader(limit=_READ_BYTES)
+                protocol = asyncio.StreamReaderProtocol(reader)
+                transport, _ = await loop.create_connection(
+                    lambda: protocol, sock=dialled, ssl=tls, server_hostname=name,
                     ssl_handshake_timeout=None if tls is None else TLS_S + 1,
                 )  # fmt: skip
+                return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         except TimeoutError:
             raise CannotConnect(f"{host} did not answer the TLS handshake within {TLS_S:.0f} s") from None
         except ssl.SSLCertVerificationError as error:
@@ -147,12 +151,21 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+class Reader(asyncio.StreamReader):
+    """What has come before a reset is read before the reset is told: a server that refuses a request by its head closes
+    while the body is still being sent, and its answer counts."""
+
+    broken: BaseException | None = None
+
+    def set_exception(self, exc: BaseException) -> None:
+        self.broken = exc
+        self.feed_eof()
+
+
 class Connection(httpcore2.AsyncNetworkStream):
     """One connection, with TLS already where it is needed."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_closed: Callable[[], None]
-    ) -> None:
+    def __init__(self, reader: Reader, writer: asyncio.StreamWriter, on_closed: Callable[[], None]) -> None:
         self._reader, self._writer, self._on_closed = reader, writer, on_closed
         self._is_closed = False
 
@@ -160,11 +173,12 @@ class Connection(httpcore2.AsyncNetworkStream):
         """As httpcore2 wants it. The socket is not read on while nobody asks."""
         try:
             async with asyncio.timeout(timeout):
-                return await self._reader.read(max_bytes)
+                data = await self._reader.read(max_bytes)
         except TimeoutError:
             raise httpcore2.ReadTimeout from None
-        except (OSError, ssl.SSLError) as error:
-            raise httpcore2.ReadError(str(error)) from None
+        if not data and self._reader.broken is not None:
+            raise httpcore2.ReadError(str(self._reader.broken))
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """As httpcore2 wants it."""
@@ -200,7 +214,13 @@ class Connection(httpcore2.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         """Whether an idle connection is of no use any more."""
-        return self._reader.at_eof() or self._writer.is_closing() if info == "is_readable" else None
+        return self._writer.is_closing() or self._reader.at_eof() or self._is_left() if info == "is_readable" else None
+
+    def _is_left(self) -> bool:
+        """Whether the server has closed it: asked of the kernel, as this node's loop may not have looked yet."""
+        poll = select.poll()
+        poll.register(self._writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
 
 class Network(httpcore2.AsyncNetworkBackend):

@@ -18,7 +18,7 @@ from app.protocol.jsonrpc import (
     parse_backend,
 )
 from app.upstreams.calls import Call
-from app.upstreams.channel import MAX_ERROR_BYTES, Channel, Exchanged, NotReached, StreamCut
+from app.upstreams.channel import MAX_ERROR_BYTES, Channel, Exchanged, NotAnswered, NotReached, StreamCut
 from app.upstreams.events import EventReader, Reconnecting
 from app.upstreams.requests import (
     GET,
@@ -58,10 +58,18 @@ class Streamable:
 
     async def call(self, call: Call, request: Request, line: bytes) -> None:
         """As Wire.call. A stream that is cut is resumed, if its events had ids; a subscription of 2026-07-28 is made
-        again."""
+        again; and `initialize` is sent again, as nothing but a session that nobody uses can come of it."""
         if call.is_sessionless and call.method == LISTEN:
             await self._subscribe(call, request, line)
             return
+        try:
+            await self._ask(call, request, line)
+        except NotAnswered:
+            if call.method != "initialize" or call.is_sessionless:
+                raise
+            await self._ask(call, request, line)
+
+    async def _ask(self, call: Call, request: Request, line: bytes) -> None:
         reader = EventReader(self._side.limit_bytes)
         try:
             async with self._channel.request("POST", [*POST, *self._headers(request)], line) as exchanged:

@@ -77,4 +77,32 @@ FAULTS_OF_UPSTREAMS = (
         "        self._is_released, self._listener = True, None\n",
         LINK,
     ),
+    Fault(
+        "a reset overtakes an answer that has come",
+        "app/upstreams/connecting.py",
+        "        self.broken = exc\n        self.feed_eof()\n",
+        "        super().set_exception(exc)\n",
+        ("tests/upstreams/test_connecting.py",),
+    ),
+    Fault(
+        "a connection that the server has closed is used as long as nobody has looked",
+        "app/upstreams/connecting.py",
+        "self._reader.at_eof() or self._is_left() if",
+        "self._reader.at_eof() if",
+        ("tests/upstreams/test_connecting.py",),
+    ),
+    Fault(
+        "a handshake whose connection breaks has failed",
+        "app/upstreams/streamable.py",
+        '            if call.method != "initialize" or call.is_sessionless:\n                raise\n',
+        "            raise\n",
+        LINK,
+    ),
+    Fault(
+        "a call whose connection breaks is sent again",
+        "app/upstreams/streamable.py",
+        'if call.method != "initialize" or call.is_sessionless:',
+        "if call.is_sessionless:",
+        LINK,
+    ),
 )

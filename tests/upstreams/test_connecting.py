@@ -1,6 +1,7 @@
 """Connections: which addresses are dialled, TLS for the name, limits."""
 
 import asyncio
+import select
 import socket
 import ssl
 from ipaddress import ip_network
@@ -171,3 +172,42 @@ async def test_a_connection_that_is_given_up_half_way_is_closed():
         async with asyncio.timeout(WAIT_S):
             await gone.wait()
     listener.close()
+
+
+async def test_an_answer_that_came_before_a_reset_is_read():
+    """A server that refuses by the head closes while the body is being sent: its kernel then resets the connection."""
+
+    def refuse(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)
+            connection.sendall(b"HTTP/1.1 413 X\r\nContent-Length: 2\r\n\r\nno")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVBUF, 4096
+        )  # the body does not fit into the kernel's buffers
+        server = asyncio.create_task(asyncio.to_thread(refuse, listener))
+        async with make_upstreams() as upstreams:
+            link, heard = await upstreams.lease(spec_at(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")), Heard()
+            link.attach(heard)
+            link.send(line(2, "tools/call", text="x" * (12 << 20)))
+            error = await heard.failure(2)
+            assert (error.reason, error.outcome) == ("upstream_failed", None)
+            link.release("done")
+        await server
+
+
+async def test_an_idle_connection_that_its_server_has_just_closed_is_not_used():
+    """Before this node's loop has noticed it: it may be late."""
+    async with make_upstreams() as upstreams:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            place = Place(parse_url(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"), "acme", "far")
+            connection = await upstreams._parts.connector.connect(place)
+            assert not connection.get_extra_info("is_readable")
+            listener.accept()[0].close()
+            closed = select.poll()
+            closed.register(connection._writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+            assert closed.poll(WAIT_S * 1000)
+            assert connection.get_extra_info("is_readable")
+            await connection.aclose()

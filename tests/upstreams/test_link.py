@@ -206,7 +206,7 @@ async def too_many(asked):
         (broken_json, InvalidResponse, "no answer to it"),
         (someone_elses, InvalidResponse, "no answer to it"),
         (empty, InvalidResponse, "neither JSON nor an event stream"),
-        (cut_head, CallCutOff, "before"),
+        (cut_head, channel.NotAnswered, "before"),
         (cut_body, CallCutOff, "within its answer"),
         (cut_event, CallCutOff, "before it had answered"),
         (early_end, CallCutOff, "before it had answered"),
@@ -685,3 +685,28 @@ async def test_one_redirect_is_followed_for_http_sse():
         link, _ = await opened(upstreams, spec_at(server.url, transport="sse"))
         link.release("done")
     assert [each.target for each in server.asked[:2]] == ["/mcp", "/sse/"]
+
+
+async def test_a_handshake_whose_connection_breaks_is_begun_again():
+    """Once, over another connection: nothing has come of it but a session that nobody uses. A call is not."""
+
+    async def answer(asked):
+        await (asked.result(HELLO) if asked.number == 1 else cut_head(asked))
+
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        first, heard = await begun(upstreams, server)
+        assert "result" in await heard.answer(1)
+        first.send(CALL)
+        assert isinstance(await heard.failure(7), CallCutOff)
+        second, heard = await begun(upstreams, server)
+        assert isinstance(await heard.failure(1), CallCutOff)
+        for link in (first, second):
+            link.release("done")
+    assert [each.message["method"][:5] for each in server.of("POST")] == ["initi", "initi", "tools", "initi", "initi"]
+
+
+async def begun(upstreams, server):
+    link, heard = await upstreams.lease(spec_at(server.url)), Heard()
+    link.attach(heard)
+    link.send(line(1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
+    return link, heard
