@@ -78,6 +78,8 @@ if __name__ == "__main__":
         "stateless": lambda: server.streamable_http_app(stateless_http=True),
         "sse": server.sse_app,
     }
-    # By default it closes connections that are idle for 5 s, on a busy machine just when a call is sent: nobody would know
-    # whether it was carried out.
-    uvicorn.run(guarded(apps[kind]()), host="127.0.0.1", port=int(port), log_level="warning", timeout_keep_alive=3600)
+    # By default it closes connections that are idle for 5 s, on a busy machine just when a call is sent: nobody would
+    # know whether it was carried out.
+    config = uvicorn.Config(guarded(apps[kind]()), host="127.0.0.1", port=int(port), log_level="warning")
+    config.timeout_keep_alive = 3600
+    uvicorn.Server(config).run()
