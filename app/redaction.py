@@ -4,7 +4,8 @@ import re
 
 # JSON may have escaped the white space.
 _CREDENTIAL = re.compile(
-    r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|((?i:bearer)(?:\s|\\[tnrfb]|\\u[0-9a-fA-F]{4})+)[^\s\"\\]+"
+    r"(tlk_[0-9A-Za-z]{8}_)[0-9A-Za-z]+|((?i:bearer)(?:\s|\\[tnrfb]|\\u[0-9a-fA-F]{4})+"
+    r"|(?i:x-api-key)\\{0,8}[\"']?\s{0,4}[:=]\s{0,4}\\{0,8}[\"']?)[^\s\"\\]+"
 )
 
 

@@ -163,7 +163,18 @@ def test_a_line_that_would_come_with_every_request_comes_now_and_then(caplog: py
 
 
 @pytest.mark.parametrize(
-    "header", ["Bearer\tX1y2", "Bearer  X1y2", "BEARER X1y2", "bEarer X1y2", "xBearer X1y2", "bearer\u00a0\r\nX1y2"]
+    "header",
+    [
+        "X-API-Key: X1y2",
+        "'x-api-key': 'X1y2'",
+        '\\"X-Api-Key\\": \\"X1y2',
+        "Bearer\tX1y2",
+        "Bearer  X1y2",
+        "BEARER X1y2",
+        "bEarer X1y2",
+        "xBearer X1y2",
+        "bearer\u00a0\r\nX1y2",
+    ],
 )
 def test_no_spelling_of_the_scheme_lets_a_credential_out(stream, header):
     logging.getLogger("app").info("got %s", header, extra={"header": header})

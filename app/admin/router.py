@@ -28,7 +28,9 @@ PREFIX = "/api/v1"
 
 # Only for OpenAPI: `AuthenticatedRoute` authenticates before this would.
 _bearer = HTTPBearer(
-    auto_error=False, scheme_name="key", description="An API key: `tlk_…`, or a JWT of an issuer of the tenant"
+    auto_error=False,
+    scheme_name="key",
+    description="An API key: `tlk_…`, or a JWT of an issuer of the tenant; `X-API-Key` with it means the same",
 )
 
 _OF_TENANTS = (

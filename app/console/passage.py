@@ -15,6 +15,7 @@ from app.console.cookies import SESSION
 from app.console.sessions import REMEMBERED, ConsoleSessions, SignedIn
 from app.console.visit import locked_down
 from app.errors import StorageUnavailable
+from app.http.header_fields import API_KEY
 from app.http.problems import ProblemResponse
 from app.http.scope import WHEN_GONE
 from app.protocol.headers import EVENTS
@@ -26,7 +27,7 @@ _REST = "/api/v1/"
 _TO = (_REST, "/t/")
 _FOREIGN = "The request did not come from a page of the console"
 _READING = frozenset({"GET", "HEAD"})
-_DROPPED = frozenset({b"cookie", b"authorization", CSRF})
+_DROPPED = frozenset({b"cookie", b"authorization", API_KEY, CSRF})
 
 
 class Passage:

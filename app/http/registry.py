@@ -37,7 +37,7 @@ PUBLIC_S = 60  # for how long caches may keep what is public
 _OPEN = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "GET, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type, If-None-Match",
+    "Access-Control-Allow-Headers": "Authorization, X-API-Key, Content-Type, If-None-Match",
     "Access-Control-Expose-Headers": "ETag, Retry-After",
 }
 _PREFLIGHT = {**_OPEN, "Access-Control-Max-Age": "7200"}
@@ -169,7 +169,7 @@ async def _answered(request: Request, write: Write) -> Response:
     if document is None:
         return _nothing()
     caching = f"public, max-age={PUBLIC_S}" if is_public else "private, no-cache"
-    headers = {**_OPEN, "ETag": etag_of(document), "Cache-Control": caching, "Vary": "Authorization, Host"}
+    headers = {**_OPEN, "ETag": etag_of(document), "Cache-Control": caching, "Vary": "Authorization, X-API-Key, Host"}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return JSONResponse(document, headers=headers)

@@ -31,8 +31,8 @@ from app.transports.streamable_http import StreamableHttp
 Endpoint = Callable[[McpRequest], Awaitable[None]]
 
 _REQUEST_HEADERS = (
-    b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID, "
-    b"X-Request-Id, traceparent"
+    b"Authorization, X-API-Key, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    b"Last-Event-ID, X-Request-Id, traceparent"
 )
 _EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After, X-Request-Id, traceparent"
 
@@ -119,9 +119,7 @@ class Front:
         return self._inside.watch(request)
 
     async def _serve(self, request: McpRequest) -> None:
-        headers = request.headers
-        if len(headers) != len(request.scope["headers"]):
-            request.refuse_repeated_headers()
+        request.settle_headers()
         if not request.is_forwarded:
             self._check_names(request)
         methods = self._endpoints.get(request.kind)

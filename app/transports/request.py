@@ -28,6 +28,7 @@ from app.errors import (
 )
 from app.http.client_address import UNKNOWN, client_address, named_address
 from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
+from app.http.header_fields import API_KEY, Fields, refuse_repeated, with_lists_joined, with_one_credential
 from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import challenge
 from app.http.scope import AT_ONCE
@@ -44,10 +45,6 @@ DISCARD_S, MAX_DISCARDED_BYTES = 1.0, 8 << 20
 NO_NAMES = ("", "", "")  # of a path that is no MCP endpoint
 MAX_NAME = 128  # characters in a log line of what clients may make up: a method, a tool, a tenant
 JSON_TYPE = (b"content-type", b"application/json")
-_UNIQUE = (
-    b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key", b"if-match", b"mcp-session-id",
-)  # fmt: skip
-
 _UNFOUND = NotFound | StateRefused | RoutesUnavailable | NodeUnavailable
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -64,8 +61,8 @@ class McpRequest:
     """
 
     __slots__ = (
-        "_ask_again", "_kept_body", "_on_error", "_plain_send", "_public_url", "_require_on", "_revocations",
-        "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "kind", "message",
+        "_ask_again", "_has_repeated", "_kept_body", "_on_error", "_plain_send", "_public_url", "_require_on",
+        "_revocations", "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "kind", "message",
         "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id", "tenant", "tracer",
     )  # fmt: skip
     principal: Principal
@@ -91,6 +88,9 @@ class McpRequest:
         self.is_forwarded = False  # by another node, which vouches for the principal
         self.method: str = scope["method"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._has_repeated = len(self.headers) != len(scope["headers"])
+        if self._has_repeated:
+            self._take(with_lists_joined(scope["headers"]))
         self.ids = scope[IDS] = request_ids(self.headers)
         self.message = self._kept_body = self._watch = self._seen = self.tracer = None
         self.session_id = self.sent_to = self.outcome = ""
@@ -180,12 +180,16 @@ class McpRequest:
         """The audience that a token must have."""
         return Target(self.tenant, self.backend, self.base_url())
 
-    def refuse_repeated_headers(self) -> None:
-        """Raises HttpRefusal where a header that must be unique is repeated."""
-        names = [name for name, _ in self.scope["headers"]]
-        for name in _UNIQUE:
-            if names.count(name) > 1:
-                raise HttpRefusal(400, "repeated_header", f"the header {name.decode()} is repeated")
+    def settle_headers(self) -> None:
+        """Raises HttpRefusal where a header that must be unique is repeated, or there are two credentials. The one may
+        come as X-API-Key."""
+        if self._has_repeated:
+            refuse_repeated(self.scope["headers"])
+        if API_KEY in self.headers:
+            self._take(with_one_credential(self.scope["headers"]))
+
+    def _take(self, fields: Fields) -> None:
+        self.scope["headers"], self.headers = fields, dict(fields)
 
     def values(self, name: bytes) -> tuple[bytes, ...]:
         if len(self.headers) == len(self.scope["headers"]):

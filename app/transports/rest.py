@@ -77,8 +77,7 @@ class Rest:
     async def _answer(self, request: McpRequest, path: str, send: Send) -> None:
         scope, receive = request.scope, request.receive
         try:
-            if len(request.headers) != len(scope["headers"]):
-                request.refuse_repeated_headers()
+            request.settle_headers()
             self._check_names(request, path)
             request.refuse_declared_size(self._max_body_bytes)
         except GatewayError as error:

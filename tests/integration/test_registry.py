@@ -247,7 +247,10 @@ def test_a_registry_with_keys_shows_what_the_key_may_connect_to(gateway):
     assert names(ask(gateway, tenant, key=gateway.key(tenant, ["mcp:connect:beta"]))) == ["beta"]
     assert names(ask(gateway, tenant, key=gateway.key(tenant, ["tenant:read"]))) == ["alpha", "beta", "work"]
     answer = ask(gateway, tenant, key=gateway.key(tenant))
-    assert (answer.headers["Cache-Control"], answer.headers["Vary"]) == ("private, no-cache", "Authorization, Host")
+    assert (answer.headers["Cache-Control"], answer.headers["Vary"]) == (
+        "private, no-cache",
+        "Authorization, X-API-Key, Host",
+    )
     one = gateway.key(tenant, ["mcp:connect:beta"])
     hidden = ask(gateway, tenant, f"/local.gateway%2F{tenant}.alpha/versions/latest", key=one)
     assert hidden.status_code == 404
@@ -286,7 +289,7 @@ def test_pages_of_any_origin_may_read_it_and_nothing_else(gateway, public):
     assert (answer.status_code, answer.headers["Access-Control-Allow-Origin"]) == (200, "*")
     preflight = httpx2.options(f"{gateway.url}/registry/{public}/v0.1/servers", headers=origin)
     assert (preflight.status_code, preflight.headers["Access-Control-Allow-Methods"]) == (204, "GET, OPTIONS")
-    assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+    assert {"Authorization", "X-API-Key"} <= set(preflight.headers["Access-Control-Allow-Headers"].split(", "))
     assert httpx2.post(f"{gateway.url}/registry/{public}/v0.1/servers", headers=origin, json={}).status_code == 405
     assert httpx2.get(f"{gateway.url}/api/v1/tenants", headers=origin).status_code == 403
     wrong_host = ask(gateway, public, headers={"Host": "evil.example"})

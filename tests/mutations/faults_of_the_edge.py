@@ -9,8 +9,24 @@ SHAKES = ("tests/edge/test_handshake.py",)
 SEALED = ("tests/edge/test_tls_transport.py",)
 RENEWS = ("tests/node/test_certificate_files.py",)
 PLACES = ("tests/edge/test_connections.py",)
+FIELDS = ("tests/http/test_header_fields.py",)
 
 FAULTS_OF_THE_EDGE = (
+    # --- headers
+    Fault(
+        "of two credentials that differ the one in Authorization counts",
+        "app/http/header_fields.py",
+        'elif given[:7].lower() != b"bearer " or given[7:].strip() != key:',
+        "elif False:",
+        FIELDS,
+    ),
+    Fault(
+        "of a list in several lines the last one counts",
+        "app/http/header_fields.py",
+        'joined[name] += b", " + value',
+        "joined[name] = value",
+        FIELDS,
+    ),
     # --- TLS
     Fault(
         "a handshake that does not end goes on",

@@ -102,8 +102,9 @@ class Http:
         self.app = app
 
     async def ask(
-        self, method: str, path: str, *chunks: bytes, into: Exchanged | None = None, repeat: str = "", **headers: str
-    ) -> Exchanged:
+        self, method: str, path: str, *chunks: bytes, into: Exchanged | None = None, repeat: str = "",
+        more: str = "", **headers: str,
+    ) -> Exchanged:  # fmt: skip
         got = into or Exchanged()
         waiting = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
         waiting.append({"type": "http.request", "body": b"", "more_body": False})
@@ -111,6 +112,7 @@ class Http:
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         raw = [(name.encode(), value.encode()) for name, value in given.items() if value]
         raw += [pair for pair in raw if pair[0].decode() == repeat]
+        raw += [(name, value) for name, _, value in [more.encode().partition(b": ")] if name]
 
         async def receive() -> dict[str, Any]:
             if len(waiting) == 1 and got.rest is not None:

@@ -141,7 +141,7 @@ async def test_a_browser_gets_its_preflight_and_its_headers(http: Http) -> None:
     )
     assert asked.status == 204
     assert asked.headers["access-control-allow-origin"] == origin
-    assert "mcp-param-x" in asked.headers["access-control-allow-headers"]
+    assert {"mcp-param-x", "X-API-Key"} <= set(asked.headers["access-control-allow-headers"].split(", "))
     assert "x-other" not in asked.headers["access-control-allow-headers"]
     refused = await http.ask("POST", MCP, INITIALIZE, origin=origin, authorization="")
     assert refused.status == 401
@@ -194,6 +194,34 @@ async def test_a_question_mark_in_the_messages_address_must_name_one_session(htt
 async def test_a_header_that_decides_something_stands_once_everywhere(http: Http, path: str, header: str) -> None:
     answer = await http.ask("GET", path, repeat=header)
     assert (answer.status, json.loads(answer.body)["reason"]) == (400, "repeated_header")
+
+
+@pytest.mark.parametrize(
+    ("key", "authorization", "status"),
+    [("alice", "", 200), ("alice", "Bearer alice", 200), ("nobody", "", 401), ("", "", 401), ("eve", "", 404),
+     ("alice", "Bearer bob", 400), ("nobody", "Bearer alice", 400)],
+)  # fmt: skip
+async def test_a_key_is_taken_from_either_header(
+    http: Http, pool: FakePool, key: str, authorization: str, status: int
+) -> None:
+    session = await initialize(http, pool)
+    note = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    got = await http.ask("POST", MCP, note, mcp_session_id=session, x_api_key=key, authorization=authorization)
+    assert got.status == (202 if status == 200 else status)
+    if status == 400:
+        assert json.loads(got.body)["error"]["data"]["reason"] == "two_credentials"
+        assert (await http.ask("GET", "/metrics", x_api_key=key, authorization=authorization)).status == 400
+
+
+async def test_lines_of_accept_are_one_list(http: Http, pool: FakePool) -> None:
+    session = await initialize(http, pool)
+    got = await http.ask("GET", MCP, mcp_session_id=session, accept="application/json", more="accept: text/html")
+    assert got.status == 406
+    stream = Exchanged()
+    stream.left.set()
+    more = "accept: application/json"
+    await http.ask("GET", MCP, into=stream, mcp_session_id=session, accept="text/event-stream", more=more)
+    assert stream.status == 200
 
 
 @pytest.mark.parametrize(
