@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app.domain import DEFAULT_TENANT, Limits, Rest
-from app.errors import QuotaExceeded, RateLimited, session_quota
-from app.limit_reached import LimitReached
+from app.errors import QuotaExceeded, RateLimited, ResponseTooLarge, session_quota
+from app.limit_reached import FIXED, LimitReached
 from app.limits.bucket import TokenBucket
 from app.limits.overload import Overload
 from app.limits.tallies import Tallies, Tally
+from app.limits.unread_answers import MIB, UnreadAnswers
 from app.metrics import Metrics
+from app.protocol.commands import LargeResult
 
 Identity = tuple[str, str, str]
 MAX_LINGERING = 64  # gates without sessions; if there are more, those that are no longer needed are removed
@@ -31,8 +33,10 @@ class TenantGate:
         *,
         tenant: str = DEFAULT_TENANT,
         tally: Tally | None = None,
+        unread: UnreadAnswers | None = None,
     ) -> None:
         self.limits, self.tally = limits, tally or Tally()
+        self._unread = unread or UnreadAnswers()
         self._metrics, self._overload, self._tenant = metrics, overload or Overload(metrics), tenant
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
@@ -148,6 +152,23 @@ class TenantGate:
         """Undoes `begin_call`."""
         self.in_flight -= 1
 
+    def keep_unread(self, result: bytes, request_bytes: int) -> LargeResult:
+        """Keeps the result of a call until its client has read it, or nobody refers to it any more.
+
+        Raises:
+            ResponseTooLarge: the tenant's clients have not read too many bytes yet.
+        """
+        kept = self._unread.keep(self._tenant, result, request_bytes)
+        if kept is not None:
+            return kept
+        self._metrics.rate_limited.labels("unread_answers").inc()
+        allowed, used = self._unread.allowed // MIB, self._unread.of(self._tenant) // MIB
+        message = f"the answer has {len(result)} bytes, and {used} MiB of answers wait for clients that do not read"
+        reached = LimitReached("unread_answers", "tenant", allowed, used, FIXED)
+        raise ResponseTooLarge(
+            message, hint="Have the clients read, or close the connections of those that do not."
+        ).at(reached)
+
     def check_rate(self, now: float) -> None:
         """Counts a message against the rate only. Raises RateLimited: they come too fast."""
         if self.bucket is None:
@@ -192,7 +213,7 @@ class TenantGates:
         tallies: Tallies | None = None,
     ) -> None:
         self._metrics, self._overload, self._are_shared = metrics, overload or Overload(metrics), are_shared
-        self._tallies = tallies or Tallies()
+        self._tallies, self.unread = tallies or Tallies(), UnreadAnswers()
         self._gates: dict[str, TenantGate] = {}
         self._lingering: set[str] = set()
         self._remote_in_flight: Mapping[str, int] = {}
@@ -203,7 +224,7 @@ class TenantGates:
         gate = self._gates.get(tenant)
         if gate is None:
             tally = self._tallies.of(tenant)
-            gate = TenantGate(limits, self._metrics, self._overload, tenant=tenant, tally=tally)
+            gate = TenantGate(limits, self._metrics, self._overload, tenant=tenant, tally=tally, unread=self.unread)
             self._gates[tenant] = gate
             self._note_remote_use(tenant, gate)
         else:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import anyio
 import anyio.abc
@@ -33,6 +33,7 @@ from app.protocol.toolset.outs import (
     InnerCall,
     InnerCallAnswered,
     InnerCallOver,
+    Listed,
     ListsChanged,
     Noise,
     Out,
@@ -65,6 +66,14 @@ class Seat(NamedTuple):
     era: Era
 
 
+@runtime_checkable
+class ToolsetSession(BridgedSession, Protocol):
+    """A Session."""
+
+    def backend_answered(self, call: bytes, result: bytes) -> None:
+        """This call has its result: JSON on one line, which is not copied."""
+
+
 class Front(NamedTuple):
     """What the session sees. `tenant` is for the log, `room` for the results of recipes, shared by all sessions."""
 
@@ -94,7 +103,7 @@ class ToolsetLink:
         self._recipes = LinkedRecipes(where, runs, self._carry_out_all, metrics)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._ends_with_member = ends_with_member
-        self._listener: BridgedSession | None = None
+        self._listener: ToolsetSession | None = None
         self._speaking: ToolsetMember | None = None
         self._to_list: dict[tuple[int, str], tuple[str, ...]] = {}  # methods, by member and notification
         self._is_listing = False
@@ -147,7 +156,7 @@ class ToolsetLink:
         return [each.process for each in self._members if each.process is not None]
 
     def attach(self, listener: BackendListener) -> None:
-        assert isinstance(listener, BridgedSession)
+        assert isinstance(listener, ToolsetSession)
         self._listener = listener
         self._recipes.attach(listener)
 
@@ -258,7 +267,7 @@ class ToolsetLink:
 
     def _carry_out(self, out: Out) -> None:
         match out:
-            case ToSession():
+            case ToSession() | Listed():
                 self._tell_session(out)
             case ToMember(call=bytes() as call):
                 self._call_for_recipe(out, call)
@@ -278,10 +287,12 @@ class ToolsetLink:
             case _:
                 self._metrics.messages_dropped.labels(out.reason).inc()
 
-    def _tell_session(self, out: ToSession) -> None:
+    def _tell_session(self, out: ToSession | Listed) -> None:
         if self._listener is None:
             return
-        if out.among is None:
+        if isinstance(out, Listed):
+            self._listener.backend_answered(out.id, out.result)
+        elif out.among is None:
             self._listener.backend_sent(out.line)
         else:
             self._listener.backend_asked(out.line, self._recipes.runs.among(out.among))

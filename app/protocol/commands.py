@@ -90,15 +90,38 @@ def _short_copy(name: msgspec.Raw | None) -> msgspec.Raw | None:
     return name.copy() if name is not None and len(name) <= MAX_NAME_BYTES else None
 
 
+class LargeResult:
+    """The JSON of a large result or error; `original` has the same bytes object. Whoever counts it learns of its end by
+    a weak reference."""
+
+    __slots__ = ("__weakref__", "json", "original")
+
+    def __init__(self, json: bytes, original: "LargeResult | None" = None) -> None:
+        self.json, self.original = json, original
+
+
 class Answer(msgspec.Struct, gc=True):
-    """The one answer to a call, under the client's own id."""
+    """The one answer to a call, under the client's own id. `large`: its value, where that is an object of its own."""
 
     call: Call
     response: Response
+    large: LargeResult | None = None
 
     def payload(self) -> bytes:
         """The JSON for the client."""
         return dump_response(self.call.id, self.response)
+
+    def parts(self) -> tuple[bytes, ...]:
+        """The same, in parts, of which a large value is one."""
+        if self.large is None:
+            return (self.payload(),)
+        head = b'{"jsonrpc":"2.0","id":%b,"%b":' % (self.call.id, self.response.member.encode())
+        return head, self.large.json, b"}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of its value."""
+        return len(self.response.value)
 
     def failure(self) -> str:
         """For the log: the error code of the backend, or else the metric's label."""

@@ -22,6 +22,7 @@ from app.protocol.commands import (
     Command,
     Dropped,
     Failed,
+    LargeResult,
     Listen,
     Several,
     Stream,
@@ -213,6 +214,14 @@ class Exchange:
             return self._receive_question(message, now)
         assert type(message) is Notification
         return self._receive_notification(message, now)
+
+    def answered(self, gateway_id: bytes, result: bytes) -> Command:
+        """As `receive`, where the result of a call is at hand as JSON on one line."""
+        call = self.calls.pop(gateway_id, None)
+        if call is None:
+            return Dropped("unknown_answer")
+        del self._by_client_id[call.id]
+        return Answer(call, Response(gateway_id, "result", msgspec.Raw(result)), LargeResult(result))
 
     def _answered_without_id(self, response: Response) -> Call | None:
         """The only call gets an error with the id null: the backend could not read the request's id."""

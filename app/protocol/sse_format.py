@@ -1,5 +1,7 @@
 """Encodes server-sent events. One event is one message, and no text in it can forge another event."""
 
+from collections.abc import Iterator, Sequence
+
 from app.protocol.jsonrpc import on_one_line
 
 FIRST_BYTE = b": open\n\n"  # a comment: proxies hold the head back until the first byte of the body
@@ -10,6 +12,13 @@ def encode_message(message: bytes, event_id: bytes | None = None) -> bytes:
     if event_id is None:
         return b"event: message\ndata: %b\n\n" % one_line(message)
     return b"event: message\nid: %b\ndata: %b\n\n" % (event_id, one_line(message))
+
+
+def encode_parts(parts: Sequence[bytes], event_id: bytes | None = None) -> Iterator[bytes]:
+    """The same of a message in parts, without a copy of the large ones."""
+    yield b"event: message\ndata: " if event_id is None else b"event: message\nid: %b\ndata: " % event_id
+    yield from map(one_line, parts)
+    yield b"\n\n"
 
 
 def encode_primer(event_id: bytes) -> bytes:

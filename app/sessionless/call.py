@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.errors import CallCutOff
+from app.errors import CallCutOff, ResponseTooLarge
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.eras.answers import (
     as_sessionless,
@@ -86,6 +86,7 @@ class SessionlessCall:
         self._url_required: Response | None = None  # that refusal; `questions` are its URLs then
         self._reply: Reply | None = None  # of the HTTP request that waits now
         self._served = asked_now(message)  # that request
+        self._size = 0  # of its line for the process, in bytes
         self._kept: Answer | None = None  # an answer that came while no request waited
         self._unheard: EventStream | None = None  # notifications that did; bounded, the oldest are dropped
         self._lacking: dict[str, Any] | None = None  # client capabilities that the process would have needed
@@ -155,6 +156,7 @@ class SessionlessCall:
 
     def answer(self, outcome: Answer | Failed) -> None:
         self._around.on_outcome(self, outcome)
+        self._size = outcome.call.size
         if self.is_done:
             return
         if self._reply is not None:
@@ -340,6 +342,11 @@ class SessionlessCall:
         reply, self._reply = self._reply, None
         assert reply is not None
         if isinstance(outcome, Answer):
+            try:
+                outcome = self.session.calls.kept(outcome)
+            except ResponseTooLarge as error:
+                outcome = Failed(outcome.call, error.after_sending())
+        if isinstance(outcome, Answer):
             error_type, size = error_type_of(self.message.method, outcome.response), len(outcome.response.value)
             outcome.call.answered_as(error_type)
         else:
@@ -375,7 +382,7 @@ class SessionlessCall:
         return as_sessionless(response, self.message, self._pooled.about.get("serverInfo"), self._lacking)
 
     def _as_call(self) -> Call:
-        return Call(self.message.id, b"", self.message.method, self, True, 0.0, 0.0)
+        return Call(self.message.id, b"", self.message.method, self, True, 0.0, 0.0, size=self._size)
 
     def _as_answer(self, response: Response) -> Answer:
         return Answer(self._as_call(), response)

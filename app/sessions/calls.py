@@ -3,18 +3,22 @@
 import time
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from app.calls.history import CallHistory
 from app.domain import BackendSpec
-from app.errors import BackendError, CredentialExpired, GatewayError, QuotaExceeded
+from app.errors import BackendError, CredentialExpired, GatewayError, QuotaExceeded, ResponseTooLarge
 from app.inspections.recorder import Recorder
 from app.limit_reached import LimitReached
 from app.limits.gates import TenantGate
+from app.limits.unread_answers import LARGE_BYTES
 from app.links.session_link import SessionLink
 from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, code_of, members_of
+from app.protocol.sse_format import one_line
 from app.protocol.tool_results import is_tool_error
 from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
 from app.sessions.call_spans import CallSpans
@@ -24,7 +28,6 @@ from app.streams.streams import Sink
 from app.tracing.tracer import Tracer
 
 KNOWN_VERSIONS = frozenset(SUPPORTED)
-LARGE_ANSWER_BYTES = 64 << 10  # smaller answers do not matter to the flood limit
 
 
 class Watchers(NamedTuple):
@@ -187,12 +190,31 @@ class SessionCalls:
         if error_type:
             call.answered_as(error_type)
         size = len(response.value)
-        self.done(call, error_type, now, size)
-        if size > LARGE_ANSWER_BYTES:
+        if size > LARGE_BYTES:
             self._session.link.asked_for(size)
+            if not self._session.is_pooled:  # else it is changed before it is kept
+                try:
+                    answer = self.kept(answer)
+                except ResponseTooLarge as error:
+                    self.fail(Failed(call, error))
+                    return
+        self.done(call, error_type, now, size)
         if self.recorder is not None and not self._session.is_pooled:
             self.recorder.answered(answer)
         (self._session.streams.listen if call.stream is Listen.STREAM else call.stream).answer(answer)
+
+    def kept(self, answer: Answer) -> Answer:
+        """The answer, with a large value as it is kept until its client has read it.
+
+        Raises:
+            ResponseTooLarge: the tenant's clients have not read too many bytes yet.
+        """
+        response, large = answer.response, answer.large
+        if len(response.value) <= LARGE_BYTES:
+            return answer
+        json = one_line(bytes(response.value)) if large is None else large.json
+        large = self._gate.keep_unread(json, answer.call.size)
+        return Answer(answer.call, Response(response.id, response.member, msgspec.Raw(large.json)), large)
 
     def fail(self, failed: Failed) -> None:
         """Ends a call with an error, and answers it."""

@@ -23,17 +23,8 @@ from app.protocol.handshake_record import to_be_repeated
 from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
+from app.sessions import endings
 from app.sessions.calls import UNWATCHED, SessionCalls, Watchers
-from app.sessions.endings import (
-    BACKEND_EXITED,
-    DELETED,
-    DRAIN_RETRY_MS,
-    LEAVING,
-    TAKEN_OVER,
-    cut_off,
-    later_request,
-    too_late,
-)
 from app.sessions.standstill import HeldLines, StandstillDetector
 from app.streams.journal import Journal
 from app.streams.resumption import Resumption
@@ -113,7 +104,9 @@ class Session:
         asked_at = time.monotonic()
         lease = await self.link.ask(source, self.spec, limits, self.principal)
         if lease is None:
-            raise self.refusal or (ShuttingDown() if self._closed_for in LEAVING else later_request(self._closed_for))
+            raise self.refusal or (
+                ShuttingDown() if self._closed_for in endings.LEAVING else endings.later_request(self._closed_for)
+            )
         self._lifecycle.follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
@@ -239,7 +232,7 @@ class Session:
             if not self._lifecycle.allows(Trigger.INITIALIZE):
                 raise InvalidMessage("the session is initialized already")
         elif self._lifecycle.state is SessionState.CLOSED:
-            raise self.refusal or later_request(self._closed_for)
+            raise self.refusal or endings.later_request(self._closed_for)
         elif message.method not in ("ping", "server/discover") or not self.link.is_attached:
             raise InvalidMessage("the first request of a session is `initialize`")
 
@@ -262,6 +255,13 @@ class Session:
                 self._came_to_nothing(command.call)
             elif type(command) is Dropped and command.reason == NOISE:
                 self.link.heard_noise(line)
+
+    def backend_answered(self, call: bytes, result: bytes) -> None:
+        """As `backend_sent`, of an answer whose result is at hand (BridgedSession)."""
+        if self._standstill.is_detected():
+            self._held.add(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call, result))
+        else:
+            self._carry_out(self.exchange.answered(call, result))
 
     def deliver_held(self) -> None:
         """Handles what the process said during a standstill, as the session is still ours. Idempotent."""
@@ -292,7 +292,7 @@ class Session:
     def backend_exited(self, exit: Exit) -> None:
         was_open = self.state is SessionState.OPEN
         hint = None if was_open else "It ended before it answered `initialize`."
-        self.close(BACKEND_EXITED, exit.error(started=was_open, hint=hint))
+        self.close(endings.BACKEND_EXITED, exit.error(started=was_open, hint=hint))
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         failed = self.exchange.calls.get(call)
@@ -383,18 +383,20 @@ class Session:
         """
         if self.state is SessionState.CLOSED:
             return
-        if reason == DELETED:
+        if reason == endings.DELETED:
             self.streams.stream_calls()
         self.refusal = refusal
-        not_sent = refusal or too_late(reason, is_pooled=self.is_pooled)
-        for failed in self.exchange.fail_all(error or cut_off(reason), waiting=not_sent, unsent=self.link.unsent()):
+        not_sent = refusal or endings.too_late(reason, is_pooled=self.is_pooled)
+        for failed in self.exchange.fail_all(
+            error or endings.cut_off(reason), waiting=not_sent, unsent=self.link.unsent()
+        ):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason
-        self.streams.end(random.randint(*DRAIN_RETRY_MS) if reason in LEAVING else None)  # noqa: S311 - no secret
+        self.streams.end(random.randint(*endings.DRAIN_RETRY_MS) if reason in endings.LEAVING else None)  # noqa: S311 - no secret
         self.link.release(reason)
-        if self.journal is not None and reason == TAKEN_OVER:
+        if self.journal is not None and reason == endings.TAKEN_OVER:
             self.journal.let_go()  # its next owner may not have read it yet
-        elif self.journal is not None and reason not in LEAVING:
+        elif self.journal is not None and reason not in endings.LEAVING:
             self.journal.end()
         self._on_closed(self, reason)

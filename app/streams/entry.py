@@ -3,15 +3,15 @@
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
-from app.protocol.commands import Call, Failed
+from app.protocol.commands import Answer, Call, Failed
 from app.protocol.event_ids import EventId
 
 FAILED_SIZE = 256  # of a failure, for the limits
 
 NOWHERE = EventId("", 0)  # of an entry on a stream that cannot be resumed
 
-# What a stream yields: a message as bytes, or a failure that the transport turns into one.
-Item = bytes | Failed
+# What a stream yields: a message as bytes, an answer with a large result, or a failure that the transport writes.
+Item = bytes | Answer | Failed
 
 
 class Fate(Enum):
@@ -23,7 +23,17 @@ class Fate(Enum):
     SENT = "sent"  # a connection has taken it; whether it arrived is not known
 
 
-QUEUED, SENT = Fate.QUEUED, Fate.SENT  # used for each event; looking a member up in an enum is slow
+QUEUED, ALONE, KEPT, SENT = (
+    Fate.QUEUED,
+    Fate.ALONE,
+    Fate.KEPT,
+    Fate.SENT,
+)  # used for each event; looking a member up in an enum is slow
+
+
+def bytes_of(item: bytes | Answer) -> bytes:
+    """The JSON for the client."""
+    return item.payload() if isinstance(item, Answer) else item
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +57,10 @@ class Entry:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size = len(self.item) if isinstance(self.item, bytes) else FAILED_SIZE
+        if isinstance(self.item, bytes):
+            self.size = len(self.item)
+        else:
+            self.size = FAILED_SIZE if isinstance(self.item, Failed) else self.item.size
 
     def replaced(self, item: bytes) -> None:
         """A newer message has taken its place in the queue."""
@@ -57,6 +70,9 @@ class Entry:
         self.id, self.at = id, at
 
     def mark(self, fate: Fate) -> None:
+        """A large result that is in the log only no longer counts as unread: the log has a limit of its own."""
+        if type(self.item) is Answer and fate in (KEPT, SENT) and self.fate is not ALONE:
+            self.item = self.item.payload()
         self.fate = fate
 
     def written(self, serial: int) -> None:

@@ -7,7 +7,7 @@ from app import errors
 from app.errors import GatewayError
 from app.protocol.commands import Call, Failed
 from app.protocol.event_ids import EventId
-from app.streams.entry import Entry, Fate
+from app.streams.entry import Entry, Fate, bytes_of
 
 
 class Error(msgspec.Struct, array_like=True, frozen=True):
@@ -46,7 +46,7 @@ _KINDS: dict[str, type[GatewayError]] = {
 
 
 def write(entry: Entry, at: float) -> bytes:
-    item = entry.item if isinstance(entry.item, bytes) else _written(entry.item.error)
+    item = _written(entry.item.error) if isinstance(entry.item, Failed) else bytes_of(entry.item)
     call, (stream, number) = entry.call, entry.id
     answered, method = (None, "") if call is None else (call.id, call.method)
     return msgspec.msgpack.encode(Event(stream, number, at, item, answered, method, entry.coalesce, entry.question))

@@ -86,7 +86,9 @@ class EventStream:
 
     def answer(self, outcome: Answer | Failed) -> None:
         """Queues an answer; it is never dropped."""
-        item: Item = outcome.payload() if isinstance(outcome, Answer) else outcome
+        item: Item = outcome
+        if isinstance(outcome, Answer) and outcome.large is None:
+            item = outcome.payload()
         self._append(Entry(item, outcome.call))
 
     def resume_with(self, recorder: Recorder) -> None:
@@ -158,7 +160,7 @@ class EventStream:
             await self._waiter
         if reader is not self._reader:
             return None
-        item = self._take().item
+        item = self._take()
         if self.is_full and not self._over_limit():
             self._set_full(False)
         elif self.is_behind and self.recorder is None:
@@ -171,16 +173,17 @@ class EventStream:
 
     def take_all(self) -> list[Item]:
         """Empties the queue."""
-        return [self._take().item for _ in range(len(self._entries or ()))]
+        return [self._take() for _ in range(len(self._entries or ()))]
 
-    def _take(self) -> Entry:
+    def _take(self) -> Item:
         assert self._entries is not None
         entry = self._entries.popleft()
+        item = entry.item
         self.bytes -= entry.size
         self.taken += 1
         if self.recorder is not None:
             self.recorder.took(entry)
-        return entry
+        return item
 
     def _leave_to_log(self, staying: Sequence[Entry]) -> None:
         for entry in self._entries or ():

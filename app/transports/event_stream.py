@@ -8,10 +8,11 @@ from prometheus_client import Gauge
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus, SendTimeoutError
 
-from app.protocol.commands import Failed
-from app.protocol.sse_format import FIRST_BYTE, encode_message, encode_retry
+from app.protocol.commands import Answer, Failed
+from app.protocol.sse_format import FIRST_BYTE, encode_message, encode_parts, encode_retry
 from app.streams.resumption import Reader
 from app.streams.streams import EventStream
+from app.transports.large_answers import pieces
 from app.transports.request import McpRequest
 
 STALLED_S = 30.0  # a client that reads nothing for this long loses its stream
@@ -52,7 +53,11 @@ async def send_events(
     async def events() -> AsyncGenerator[bytes, None]:
         yield options.first
         while (item := await source.next()) is not None:
-            yield encode_message(_message(request, item), source.event_id)
+            if isinstance(item, Answer):
+                for piece in pieces(encode_parts(item.parts(), source.event_id)):
+                    yield piece
+            else:
+                yield encode_message(_message(request, item), source.event_id)
         if source.retry_ms is not None:
             yield encode_retry(source.retry_ms, source.event_id if options.primed else None)
 

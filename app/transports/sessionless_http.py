@@ -206,7 +206,7 @@ class SessionlessHttp:
         (outcome,) = reply.take()
         if not isinstance(outcome, Answer):
             raise outcome.error
-        await request.answer(_status(outcome), outcome.payload())
+        await request.answer_with(_status(outcome), outcome)
 
     async def _listen(self, post: _Post) -> bool:
         """Serves the subscription; False where the backend serves it itself."""

@@ -133,7 +133,7 @@ class StreamableHttp:
         if type(outcome) is not Answer:
             raise outcome.error  # type: ignore[union-attr]
         request.answered_as(reply.failure)
-        await request.answer(200, outcome.payload())
+        await request.answer_with(200, outcome)
 
     async def _initialize(self, request: McpRequest, message: Request, accepted: Accepted) -> None:
         session = await self._registry.open(
@@ -158,9 +158,9 @@ class StreamableHttp:
         if outcome.response.member == "error":
             request.answered_as(reply.failure)
             session.close("not_initialized")
-            await request.answer(200, outcome.payload())
+            await request.answer_with(200, outcome)
             return
-        await request.answer(200, outcome.payload(), [(SESSION_HEADER, session.id.encode())])
+        await request.answer_with(200, outcome, [(SESSION_HEADER, session.id.encode())])
 
     async def _is_answered_elsewhere(self, request: McpRequest, body: bytes) -> bool:
         """Whether another node has answered `initialize`. Raises InvalidMessage where the session exists already."""

@@ -26,7 +26,7 @@ from app.routing.journal_store import JournalWrite, Outcome, Target
 from app.routing.routes import session_key
 from app.sessions.session import Session
 from app.streams import journal, replay, streams
-from app.streams.entry import FAILED_SIZE, Entry, Item
+from app.streams.entry import FAILED_SIZE, Entry, Item, bytes_of
 from app.streams.resumption import Reader
 from tests.cluster.durable import SEALER, Node, nodes, place_of, stream_call
 from tests.routing.memory_journal_store import MemoryJournalStore
@@ -194,8 +194,8 @@ class Client:
         if isinstance(item, Failed):
             self.outcomes[target].append(item.error.reason)
         else:
-            self.outcomes[target] += ["answered"] if b'"result"' in item else []
-            self.received[target] += _numbers([item])
+            self.outcomes[target] += ["answered"] if b'"result"' in bytes_of(item) else []
+            self.received[target] += _numbers([bytes_of(item)])
         return True
 
     async def look(self) -> None:

@@ -16,8 +16,30 @@ METER = ("tests/processes/test_meter.py",)
 TENANT_MEMORY = ("tests/limits/test_tenant_memory.py",)
 PROCESS_LIMITS = ("tests/integration/test_process_limits.py",)
 TASKS = ("tests/protocol/test_running_tasks.py",)
+UNREAD = ("tests/limits/test_unread_answers.py",)
 
 FAULTS_OF_LIMITS = (
+    Fault(
+        "answers that nobody reads are kept however many they are",
+        "app/limits/unread_answers.py",
+        "if used and (used + size > self.allowed or self.bytes + size > self._allowed_of_node):",
+        "if used and self.bytes + size > self._allowed_of_node:",
+        UNREAD,
+    ),
+    Fault(
+        "each unread answer is a copy",
+        "app/limits/unread_answers.py",
+        "original = self._equal(tenant, json)",
+        "original = None",
+        UNREAD,
+    ),
+    Fault(
+        "an answer that was read counts for ever",
+        "app/limits/unread_answers.py",
+        "        self._count(tenant, -size)\n",
+        "",
+        UNREAD,
+    ),
     Fault(
         "a session with a call in flight makes room",
         "app/sessions/idle/reclaiming.py",

@@ -1,4 +1,4 @@
-"""Says `count` times how far a call is, in messages of `size` bytes, and answers with its text; else at once."""
+"""Says `count` times how far a call is, in messages of `size` bytes, and answers with its text `times` times."""
 
 import json
 import sys
@@ -23,7 +23,8 @@ for line in sys.stdin:
         if arguments.get("fails"):
             send(id=request["id"], error={"code": -32000, "message": arguments["text"]})
             continue
-        send(id=request["id"], result={"content": [{"type": "text", "text": arguments["text"]}]})
+        text = arguments["text"] * arguments.get("times", 1)
+        send(id=request["id"], result={"content": [{"type": "text", "text": text}]})
     elif method == "notifications/roots/list_changed":
         send(method="notifications/tools/list_changed")
     elif "id" in request and method is not None:

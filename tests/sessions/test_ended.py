@@ -13,6 +13,7 @@ from app.protocol.jsonrpc import Request, parse_client
 from app.sessions import ended
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.streams.entry import bytes_of
 from app.streams.replay import MAX_AGE_S
 from tests.sessions.fakes import FakePool
 
@@ -64,7 +65,7 @@ async def fetched(session: Session | None, place: EventId) -> list[Any]:
     reader, items = session.streams.resume(place), []
     assert reader is not None
     while (item := await reader.next()) is not None:
-        items.append(item if isinstance(item, Failed) else json.loads(item).get("result"))
+        items.append(item if isinstance(item, Failed) else json.loads(bytes_of(item)).get("result"))
     return items
 
 

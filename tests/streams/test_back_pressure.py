@@ -10,12 +10,13 @@ import pytest
 
 from app.domain import Principal
 from app.protocol.calls import notification_rate
-from app.protocol.commands import Answer, Call, Listen, ToStream
+from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.event_ids import parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.streams.back_pressure import UNREAD_S
+from app.streams.entry import bytes_of
 from app.streams.replay import MAX_BYTES as LOG_BYTES
 from app.streams.replay import MAX_EVENTS as LOG_EVENTS
 from app.streams.resumption import Reader, Resumption
@@ -94,8 +95,8 @@ class Unread:
         taken: list[Any] = []
         with anyio.fail_after(30):
             while (item := await self.reader.next()) is not None:
-                assert isinstance(item, bytes)
-                told = json.loads(item)
+                assert not isinstance(item, Failed)
+                told = json.loads(bytes_of(item))
                 taken.append(told["params"]["progress"] if "params" in told else told["result"])
         return taken
 

@@ -46,6 +46,7 @@ from app.protocol.toolset.outs import (
     INNER,
     FailCall,
     InnerCallAnswered,
+    Listed,
     ListsChanged,
     Noise,
     Out,
@@ -154,7 +155,7 @@ class FanOut:
 
     def _request(self, message: Request) -> list[Out]:
         if message.method in LISTS:
-            return with_result(message, self._list(message.method))
+            return [Listed(message.id, self._list(message.method))]
         answer = self._answer.get(message.method)
         if answer is None:
             words = f"a toolset has no `{message.method[:100]}`"
@@ -162,9 +163,7 @@ class FanOut:
         return answer(message)
 
     def _list(self, method: str) -> bytes:
-        if method == "tools/list":
-            return self._tools_listed(self.listing)
-        return self.listing.result(method)
+        return self._tools_listed(self.listing) if method == "tools/list" else self.listing.result(method)
 
     def _initialize(self, message: Request) -> list[Out]:
         self.hello = message.params or {}

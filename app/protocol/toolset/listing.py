@@ -11,6 +11,7 @@ import msgspec
 from app.domain import Guide, Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
 from app.protocol.recipes.recipe import definition
+from app.protocol.sse_format import one_line
 from app.protocol.toolset.names import shown_prompts, shown_tools
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
@@ -190,7 +191,7 @@ class ToolsetListing:
                 items += make(method, index, member.offer)
         if method == TOOLS:
             items = [*self._show_recipes(), *items]
-        return b'{"%b":[%b]}' % (LISTS[method][0].encode(), b",".join(items))
+        return one_line(b'{"%b":[%b]}' % (LISTS[method][0].encode(), b",".join(items)))
 
     def _show_recipes(self) -> list[bytes]:
         """After the tools that they call. Their names are taken before those of all members' tools."""

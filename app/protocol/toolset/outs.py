@@ -18,6 +18,13 @@ class ToSession(msgspec.Struct, gc=False):
     among: tuple[bytes, ...] | None = None
 
 
+class Listed(msgspec.Struct, gc=False):
+    """The answer to a call of the session: a list, which many answers share."""
+
+    id: bytes
+    result: bytes
+
+
 class ToMember(msgspec.Struct, gc=False):
     """A line for a member; if it cannot be written, the `call` fails. Only a call may start the member. `cancels`: a
     call that need not be sent any more, if it was not."""
@@ -102,4 +109,4 @@ class RunEnds(msgspec.Struct, gc=False):
 
 
 OfRecipes = RunRecipe | InnerCall | InnerCallAnswered | InnerCallOver | RunBegins | RunEnds
-Out = ToSession | ToMember | FailCall | ListsChanged | Noise | Dropped | OfRecipes
+Out = ToSession | Listed | ToMember | FailCall | ListsChanged | Noise | Dropped | OfRecipes

@@ -259,7 +259,7 @@ def searched(mode: str = "search", client: str = "any", always: tuple[str, ...] 
 
 def tools_of(fan: FanOut) -> list[str]:
     (out,) = fan.from_session(line(id=1, method="tools/list"))
-    return [each["name"] for each in json.loads(out.line)["result"]["tools"]]
+    return [each["name"] for each in json.loads(out.result)["tools"]]
 
 
 def found(fan: FanOut, query: object, **arguments: object) -> list[str]:
@@ -286,11 +286,11 @@ def test_who_searches_in_the_list_gets_the_list(client, is_searched, monkeypatch
 
 def test_a_client_that_searches_itself_is_told_which_tools_are_to_be_there_from_the_beginning():
     (out,) = searched("auto", "claude-code", always=("*_say",)).from_session(line(id=1, method="tools/list"))
-    listed = json.loads(out.line)["result"]["tools"]
+    listed = json.loads(out.result)["tools"]
     marked = [each["name"] for each in listed if each.get("_meta") == {"anthropic/alwaysLoad": True}]
     assert (marked, len(listed)) == (["red_say", "blue_say"], 4)
     (out,) = searched("list", "claude-code", always=("*_say",)).from_session(line(id=1, method="tools/list"))
-    assert b"alwaysLoad" not in out.line
+    assert b"alwaysLoad" not in out.result
 
 
 def test_what_is_found_can_be_called_through_the_search_and_directly():

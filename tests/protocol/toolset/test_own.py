@@ -9,7 +9,7 @@ from app.domain import Guide
 from app.protocol.toolset.fan_out import MAX_URIS, FanOut
 from app.protocol.toolset.greeting import About, capabilities_of
 from app.protocol.toolset.listing import ToolsetListing
-from app.protocol.toolset.outs import ToMember, ToSession
+from app.protocol.toolset.outs import Listed, ToMember, ToSession
 from app.protocol.toolset.own import MAX_TEXT, Own
 from app.protocol.toolset.searching import Search, Terms
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
@@ -42,6 +42,8 @@ def fan(listing: ToolsetListing) -> FanOut:
 def ask(fan: FanOut, method: str, **params):
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     (out,) = fan.from_session(json.dumps(message).encode())
+    if isinstance(out, Listed):
+        return json.loads(out.result)
     assert isinstance(out, ToSession)
     answer = json.loads(out.line)
     return answer.get("result", answer.get("error"))
