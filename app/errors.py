@@ -247,7 +247,8 @@ class BackendError(GatewayError, reason="backend_error"):
 class BackendExited(BackendError, reason="backend_exited"):
     """The backend's process ended, or could not be started (`started` tells which).
 
-    `limit`: at which it was killed or refused: `memory` and `disk`, its own, or `tenant_memory`.
+    `limit`: at which it was killed or refused, or which it had reached: its own (`memory`, `disk`, `pids`, `files`), or
+    `tenant_memory`.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ LIMITS = (
     "unread_answers",
 )  # fmt: skip
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
-PROCESS_LIMITS = ("memory", "disk", "pids", "cpu", "memory_mb", "spawns_per_minute")
+PROCESS_LIMITS = ("memory", "disk", "files", "pids", "cpu", "memory_mb", "spawns_per_minute")
 FORK_FAILURES = ("not_python", "unfit", "differs", "died")
 # What confines a process: the names of `sandbox.tiers.Tier`, in lower case.
 TIERS = ("none", "base", "kernel", "namespaces", "assisted")

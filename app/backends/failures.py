@@ -57,7 +57,7 @@ class BackendFailure:
     affected: tuple[Affected, ...] = ()
     affected_count: int = 0  # of the last one; `affected` has the first few
     stderr: tuple[str, ...] = ()
-    limit: str = ""  # at which it was killed, see `Exit`
+    limit: str = ""  # see `Exit`
 
     def repeats(self, other: "BackendFailure") -> bool:
         """Whether the two are counted as one: calls that hang, processes that die at their start.

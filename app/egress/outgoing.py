@@ -34,6 +34,13 @@ class Rule(Protocol):
         """Raises Refused if it may not be made."""
 
 
+class NothingAllowed:
+    """Refuses everything: for what is only to be asked where it would go."""
+
+    async def permit(self, outgoing: Outgoing) -> None:
+        raise Refused(Reason.RULE, "this backend has no network")
+
+
 class PortRule:
     """Everything on these ports."""
 

@@ -12,6 +12,9 @@ RAISING = {
         "A platform administrator can raise `limits.disk_mb` of the backend, or remove a home that lasts "
         "(`trunkline homes`)."
     ),
+    "pids": "A platform administrator can raise `limits.pids` of the backend: threads count as processes.",
+    "files": "A platform administrator can raise `limits.files` of the backend.",
+    "cpu": "A platform administrator can raise `limits.cpu` of the backend.",
     "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
 }
 
@@ -23,7 +26,8 @@ class Exit:
     reason: str
     description: str  # for people: "exit status 3", "signal 9 (SIGKILL)", "No such file or directory: 'uvx'"
     stderr: Sequence[str] = ()
-    limit: str = ""  # at which it was killed: `memory` and `disk`, its own, or `tenant_memory`
+    # At which it was killed, or which it had reached when it ended by itself: its own, or `tenant_memory`.
+    limit: str = ""
 
     def error(
         self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None

@@ -10,16 +10,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
+import anyio.to_thread
 
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
+from app.processes.endings import Killed, exit_of, needed_memory, reached
 from app.processes.freezing.freezer import Freezable, Freezer, Told
 from app.processes.link import BackendListener, Exit
-from app.processes.measuring import Target, Use
+from app.processes.measuring import Target, Use, look
 from app.processes.output.noise import StderrLog, StdoutNoise
 from app.processes.output.stderr import StderrRing
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
@@ -33,6 +35,7 @@ from app.spawner.wire import WRAPPER_STAGE, Start
 logger = logging.getLogger(__name__)
 
 _MUTE_GRACE_S = 1.0  # from a closed pipe to the exit, which normally follows at once
+_TIERS_WITH_OWN_DISK = ("namespaces", "assisted")
 _STDERR_LINES = 20  # how many go into an Exit
 _FRESH_S = 1.0  # a process that is leased later was warm: its first output says nothing about its start
 
@@ -89,14 +92,14 @@ class BackendProcess:
         self._stderr_log = StderrLog(self.stderr.printable)
         self._stderr = Stderr(self._complained)
         self._listener: BackendListener | None = None
-        self._kill_cause: str | None = None
-        self._kill_limit = ""
+        self._killed: Killed | None = None
         self._group: Group | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
         self._has_flooded, self._bad_looks = False, 0
         self._started_at = self._swept_at
         self._leased_at: float | None = None
+        self._confined: Confined | None = None
         self._gone = anyio.Event()
 
     async def start(self, confined: Confined) -> None:
@@ -123,6 +126,7 @@ class BackendProcess:
             self._become(ProcessState.GONE)
             self._gone.set()
             raise error
+        self._confined = confined
         self.id, self.pid, self.spawn_seconds = spawned.id, spawned.pid, spawned.seconds
         self.phases, self._started_at = spawned.phases, time.monotonic()
         cgroup = confined.command.confinement.get("cgroup")
@@ -241,8 +245,8 @@ class BackendProcess:
     def kill(self, cause: str | None = None, *, limit: str = "") -> None:
         """Last step: SIGKILL to the process and all it started. A `cause`, and the limit that it was over, go into the
         log and the `Exit`."""
-        if self._kill_cause is None and cause is not None and not self.is_stopping():
-            self._kill_cause, self._kill_limit = cause, limit
+        if self._killed is None and cause is not None and not self.is_stopping():
+            self._killed = Killed(cause, limit)
             logger.warning(
                 "Killing a backend process: it %s", cause, extra={"backend_process": self.id, "cause": cause}
             )
@@ -275,8 +279,13 @@ class BackendProcess:
         return self.origin.start == "template"
 
     @property
+    def refused(self) -> Sequence[tuple[str, str]] | None:
+        """Connections that the egress proxy has refused, and why; None if the process has none."""
+        return None if self._confined is None or self._confined.line is None else self._confined.line.refused
+
+    @property
     def is_being_killed(self) -> bool:
-        return self._kill_cause is not None
+        return self._killed is not None
 
     def target(self) -> Target:
         """What is to be measured."""
@@ -287,6 +296,12 @@ class BackendProcess:
         most = self.spec.limits.memory_mb
         return None if most is None else most << 20
 
+    async def measure(self) -> None:
+        """Now, for what its limits have counted; if it lives."""
+        uses, _ = await anyio.to_thread.run_sync(look, [self.target()])
+        if self.exit is None:
+            self.used(uses[0], time.monotonic())
+
     def used(self, use: Use, now: float) -> None:
         """Records a measurement; ends the process if it is over its memory where no control group limits that."""
         cpu_s = max(self.cpu_s, use.cpu_s)  # the use of a child that is not waited for is lost with it
@@ -295,7 +310,7 @@ class BackendProcess:
         self.use, self._measured_at = use._replace(cpu_s=cpu_s), now
         most = self._most_bytes
         if most is not None and use.resident_bytes > most and not self.is_limited_by_kernel:
-            self.kill(self._needed(), limit="memory")
+            self.kill(needed_memory(self.spec), limit="memory")
 
     def first_byte_s(self) -> float | None:
         """From its start to its first output; None if there was none, or if it had nothing to do for a while."""
@@ -353,30 +368,17 @@ class BackendProcess:
         self._on_gone(self)
 
     def _describe(self, end: End) -> Exit:
-        reason: str = end.reason
-        if end.reason == "spawner_lost":
-            description = "the spawner is gone"
-        elif end.reason == "signaled":
-            description = f"signal {end.number} ({_signal_name(end.number)})"
-        else:
-            description = f"exit status {end.number}"
-        if self.state is ProcessState.STOPPING and not self._was_mute:
-            reason = "stopped"
-        elif self._kill_cause is not None:
-            reason, description = "killed", f"killed: it {self._kill_cause}"
-        elif end.limit:
-            reason, description = "killed", f"killed: {self._over(end.limit)}"
-        limit = end.limit if self._kill_cause is None else self._kill_limit
-        limit = limit if reason == "killed" else ""
-        return Exit(reason, description, self.stderr.last_lines(_STDERR_LINES), limit)
+        was_stopped = self.state is ProcessState.STOPPING and not self._was_mute
+        lines, has_own_disk = self.stderr.last_lines(_STDERR_LINES), self._has_own_disk
+        return exit_of(end, self.spec, lines, self._killed, was_stopped=was_stopped, has_own_disk=has_own_disk)
 
-    def _over(self, limit: str) -> str:
-        if limit == "memory":
-            return f"it {self._needed()}"
-        return "all processes of its tenant together needed more memory than the tenant has"
+    def limit_reached(self, *, is_late: bool = False) -> str:
+        """At which limit it seems to be, by the last measurement; empty if at none."""
+        return reached(self.use, self.spec, self.stderr.last_lines(), has_own_disk=self._has_own_disk, is_late=is_late)
 
-    def _needed(self) -> str:
-        return f"needed more memory than its {self.spec.limits.memory_mb} MiB"
+    @property
+    def _has_own_disk(self) -> bool:
+        return self.origin.tier in _TIERS_WITH_OWN_DISK
 
     def _tell(self, exit: Exit) -> None:
         if self._listener is not None:
@@ -390,10 +392,3 @@ class BackendProcess:
         self._stdin.abort()
         self._stdout.close()
         self._stderr.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

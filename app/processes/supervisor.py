@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 EOF_GRACE_S = 2.0  # for a server to end by itself after EOF on its stdin
 
 # `Exit.limit`, as `trunkline_limits_hit_total` says it
-_LIMITS_HIT = {"memory": "memory", "tenant_memory": "memory_mb", "disk": "disk"}
+_LIMITS_HIT = {"memory": "memory", "tenant_memory": "memory_mb", "disk": "disk", "files": "files"}
 
 
 class Confiner(Protocol):
@@ -266,7 +266,7 @@ class Supervisor:
         reason = process.exit.reason
         self._metrics.process_exits.labels(reason).inc()
         self.meter.count(process)
-        if process.exit.limit:
+        if process.exit.limit in _LIMITS_HIT:  # the meter counts refused forks
             self._metrics.limits_hit.labels(_LIMITS_HIT[process.exit.limit]).inc()
         if reason != "stopped":
             logger.warning(

@@ -10,6 +10,7 @@ import anyio.to_thread
 from app.domain import BackendSpec, Network, ProcessLimits
 from app.egress.egress import Egress, EgressLine
 from app.egress.environment import PROXY_PORT, proxy_environment
+from app.egress.outgoing import NothingAllowed
 from app.sandbox import handed_in
 from app.sandbox.bubblewrap import CAPABILITIES, HOME, HOSTNAME, TEMPORARY, Room, below_temporary, sizes, wrap
 from app.sandbox.machine import Machine
@@ -78,9 +79,16 @@ class Composer:
         self._machine, self._finder, self._egress = machine, finder, egress
 
     async def compose(
-        self, spec: BackendSpec, place: Place, profile: Profile, tenant_memory_mb: int | None = None
+        self,
+        spec: BackendSpec,
+        place: Place,
+        profile: Profile,
+        tenant_memory_mb: int | None = None,
+        *,
+        with_deaf_proxy: bool = False,
     ) -> Confined:
-        """A process of this backend, confined by the profile's tier and network.
+        """A process of this backend, confined by the profile's tier and network. `with_deaf_proxy`: where there is no
+        network, with the proxy of `web`, which refuses everything: who asks it would be served by that of `web`.
 
         Raises:
             SpawnFailed: the command, or something that it needs, is not there or must not be opened.
@@ -90,10 +98,12 @@ class Composer:
             return Confined(unconfined(spec, place), profile)
         confinement = self._base(spec, tenant_memory_mb)
         if profile.tier >= Tier.NAMESPACES:
-            command = await self._in_namespaces(spec, place, profile, confinement)
+            has_proxy = profile.network == "web" or with_deaf_proxy
+            command = await self._in_namespaces(spec, place, profile, confinement, has_proxy=has_proxy)
         else:
             command = await self._on_the_machine(spec, place, profile, confinement)
-        line = self._egress.open(spec.tenant, spec.name) if "proxy_port" in command.confinement else None
+        rule = NothingAllowed() if with_deaf_proxy else None
+        line = self._egress.open(spec.tenant, spec.name, rule) if "proxy_port" in command.confinement else None
         return Confined(command, profile, line)
 
     def _base(self, spec: BackendSpec, tenant_memory_mb: int | None) -> Confinement:
@@ -129,11 +139,12 @@ class Composer:
         return rules
 
     async def _in_namespaces(
-        self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement
+        self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement, *, has_proxy: bool
     ) -> Command:
         home = place.home if place.lasts else HOME
         environment = environment_of(spec, home, TEMPORARY)
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
+        room = replace(room, has_network=has_proxy or profile.network == "host")
         environment, late = handed_in.split(environment)
         confinement["inner_texts"] = _texts(room, late)
         room = replace(room, has_accounts=True, has_variables=bool(late), has_rooms=place.is_template)
@@ -144,7 +155,7 @@ class Composer:
             confinement["capabilities"] = list(CAPABILITIES)
         if self._machine.has_scopes:
             confinement["landlock"] = Landlock(scoped=True)  # rules for files would forbid the mounts
-        if profile.network == "web":
+        if has_proxy:
             confinement["own_network"], confinement["proxy_port"] = True, PROXY_PORT
             environment = {**proxy_environment(), **environment}
         if profile.tier >= Tier.ASSISTED:
@@ -169,7 +180,6 @@ class Composer:
             home_lasts,
             None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,
             uid,
-            has_network=profile.network != "none",
             is_filtered=True,
         )
 

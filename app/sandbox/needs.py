@@ -28,15 +28,15 @@ SYSTEM = (
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
 # Never opened, whoever asks: sockets of other services, other processes, secrets of the machine.
-_NEVER = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh")
+NEVER = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh")
 _OWN_IN_EVERY_SANDBOX = ("/", "/tmp", "/var/tmp")  # noqa: S108
 _BROAD = frozenset({
     *_OWN_IN_EVERY_SANDBOX, "/data", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/var", "/var/lib",
     "/var/opt",
 })  # fmt: skip
 _SIGNS_OF_A_HOME = (".ssh", ".gnupg", ".aws", ".kube", ".netrc", ".profile", ".bashrc", ".bash_history", ".zshrc")
-_PACKAGE_SCRIPTS = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
-_MODULES = "node_modules"
+PACKAGE_SCRIPTS = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
+MODULES = "node_modules"
 _MAX_LINKS = 40  # as in the kernel
 _MAX_DEPTH = 4  # a script's interpreter may be a script
 _HEAD_BYTES = 4096
@@ -81,7 +81,7 @@ class NeedsFinder:
 
     def __init__(self, forbidden: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         given = tuple(forbidden)
-        self._forbidden = tuple(sorted({*_NEVER, *given, *map(os.path.realpath, given)}))
+        self._forbidden = tuple(sorted({*NEVER, *given, *map(os.path.realpath, given)}))
         self._clock = clock
         self._known: dict[Wanted, tuple[float, Needs]] = {}
 
@@ -273,9 +273,9 @@ class _Search:
 
     def _modules(self, script: str) -> None:
         """Opens the outermost `node_modules` around a script: packages find each other there."""
-        before, modules, _ = script.partition(f"/{_MODULES}/")
+        before, modules, _ = script.partition(f"/{MODULES}/")
         if modules:
-            self._infer(f"{before}/{_MODULES}")
+            self._infer(f"{before}/{MODULES}")
 
     # --- arguments
 
@@ -299,7 +299,7 @@ class _Search:
             return
         self._read.add(real)
         self._modules(real)
-        if real.endswith(_PACKAGE_SCRIPTS):
+        if real.endswith(PACKAGE_SCRIPTS):
             self._infer(_package_of(real))
         elif real.endswith(".py"):
             self._infer(os.path.dirname(real))

@@ -115,7 +115,15 @@ class Sandboxes:
         profile = self.profile(spec)
         if sandbox.mode == "require":
             refuse_without(sandbox.require or GUARANTEES, profile)
-        return await self._composer.compose(spec, place, profile, self._memory_mb_of(spec.tenant))
+        memory_mb, is_asked = self._memory_mb_of(spec.tenant), self._may_ask_a_proxy(spec, profile)
+        return await self._composer.compose(spec, place, profile, memory_mb, with_deaf_proxy=is_asked)
+
+    def _may_ask_a_proxy(self, spec: BackendSpec, profile: Profile) -> bool:
+        """Whether a check is to find out if the process would use the proxy of `web`, which is as confined here."""
+        tier = profile.tier
+        return (
+            spec.missed_log is not None and profile.network == "none" and Tier.NAMESPACES <= tier <= self.tier_of("web")
+        )
 
     async def limit_tenants(self, specs: Iterable[BackendSpec]) -> None:
         """Gives the control groups of running processes the limits that their tenants have now."""

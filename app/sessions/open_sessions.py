@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
+from app.processes.endings import at_limit
+from app.processes.link import RAISING
 from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
@@ -100,13 +102,17 @@ class OpenSessions:
 def note_timeout(
     failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
 ) -> None:
-    """Notes in the failure log that a call had no answer in time."""
-    process, call = session.link.process, failed.call
+    """Notes in the failure log that a call had no answer in time; its caller is told at which limit the process is."""
+    named, call = session.link.process, failed.call
+    process = None if named is None else find(named)
     tool = string_of(call.target) if call.method == "tools/call" else None
+    limit = "" if process is None else process.limit_reached(is_late=True)
+    if limit and not failed.error.hint:
+        failed.error.hint = f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {RAISING[limit]}"
     failures.timed_out(
         session.spec,
-        None if process is None else find(process),
-        str(failed.error),
+        process,
+        str(failed.error) + at_limit(limit, session.spec),
         method=call.method,
         tool=tool and printable(tool),
         affected=_affected(session),

@@ -365,11 +365,11 @@ class Session:
         if self.exchange.has_questions:
             self.exchange.questions.client_is_there(self.streams.is_read, now)
         for command in list(self.exchange.expire(now, self.link.unsent())):
+            if isinstance(command, Failed) and isinstance(command.error, BackendTimeout):
+                self._on_timeout(self, command)  # before its caller is told: it may know why
             self._carry_out(command)
             if not isinstance(command, Failed):
                 continue
-            if isinstance(command.error, BackendTimeout):
-                self._on_timeout(self, command)
             if command.call.method == "initialize":
                 self.close("initialize_timeout", command.error)
                 return

@@ -63,8 +63,8 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a process ended; `number` is its exit status or the signal. `limit`: at which limit the kernel killed it:
-    `memory`, its own, or `tenant_memory`. `usage`: of its control group."""
+    """How a process ended; `number` is its exit status or the signal. `limit`: at which limit the kernel killed it, or
+    one that it had started: `memory`, its own, or `tenant_memory`. `usage`: of its control group."""
 
     reason: Literal["exited", "signaled", "spawner_lost"]
     number: int = 0

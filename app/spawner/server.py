@@ -26,7 +26,6 @@ _NOBODY = -1  # the leader of a fork that has not come
 _LOOK_AGAIN_S = 0.02  # between two looks for what is left of an ended tree
 _LAST_LOOK_AGAIN_S = 0.005  # the same after the node has gone
 # Shells and wrappers report it of their child by an exit status.
-_KILLED = ((os.CLD_KILLED, signal.SIGKILL), (os.CLD_EXITED, 128 + signal.SIGKILL))
 _ANCILLARY_BYTES = socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * array.array("i").itemsize)
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
@@ -298,7 +297,7 @@ class Spawner:
             process.inner.correct(report)
         if process.group is not None:
             report["usage"] = process.group.usage()
-            if process.id not in self._ending and (dead.si_code, dead.si_status) in _KILLED:
+            if process.id not in self._ending:
                 report["limit"] = process.group.limit_that_killed()
         return report
 

@@ -115,7 +115,8 @@ class Missed(TypedDict, total=False):
 
     `kind`: `file`, `address`, `system call`, or `unwatched`, with the reason in `what`. `access`: `read` or `write`, of
     a file. `is_hidden`: the process has a directory of its own in the place of one above it, such as /tmp. `uid`: the
-    sandbox shows the file, but its mode keeps it from this user, as whom the process runs.
+    sandbox shows the file, but its mode keeps it from this user, as whom the process runs. `is_heard`: False if nobody
+    listens at this address of the machine's loopback.
     """
 
     kind: str
@@ -124,6 +125,7 @@ class Missed(TypedDict, total=False):
     is_directory: bool
     is_hidden: bool
     uid: int
+    is_heard: bool
 
 
 Start = Literal["exec", "template", "fork"]

@@ -68,8 +68,8 @@ FAULTS_OF_GROUPS = (
     Fault(
         "a process that was killed on purpose is said to have reached a limit",
         "app/spawner/server.py",
-        "if process.id not in self._ending and (dead.si_code, dead.si_status) in _KILLED:",
-        "if (dead.si_code, dead.si_status) in _KILLED:",
+        '            if process.id not in self._ending:\n                report["limit"]',
+        '            if True:\n                report["limit"]',
         GROUPS,
     ),
     Fault(

@@ -323,7 +323,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a process over its memory goes on where no control group ends it",
         "app/processes/process.py",
-        '            self.kill(self._needed(), limit="memory")\n',
+        '            self.kill(needed_memory(self.spec), limit="memory")\n',
         "            pass\n",
         METER,
     ),
@@ -372,8 +372,8 @@ FAULTS_OF_LIMITS = (
     Fault(
         "the control group of a tenant has no limit",
         "app/sandbox/sandboxes.py",
-        "profile, self._memory_mb_of(spec.tenant))",
-        "profile, None)",
+        "memory_mb, is_asked = self._memory_mb_of(spec.tenant)",
+        "memory_mb, is_asked = None",
         PROCESS_LIMITS,
     ),
     Fault(

@@ -8,6 +8,8 @@ SANDBOXES = ("tests/sandbox/test_sandboxes.py",)
 COMPOSER = ("tests/sandbox/test_composer.py",)
 _COMPOSER, _SANDBOXES, _BUBBLEWRAP = "app/sandbox/composer.py", "app/sandbox/sandboxes.py", "app/sandbox/bubblewrap.py"
 _PROBER = "app/sandbox/probes/prober.py"
+ENDINGS, _ENDINGS = ("tests/processes/test_endings.py",), "app/processes/endings.py"
+CHECKS, _MISSED = ("tests/backends/checks/test_missed.py",), "app/backends/checks/missed.py"
 
 FAULTS_OF_THE_SANDBOX = (
     Fault("limits of descriptors and files are left out", _COMPOSER, "Confinement(limits=resource_limits(spec.limits))", "Confinement()", PROBING),
@@ -32,6 +34,15 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("`web` is the machine's network", _COMPOSER, 'confinement["own_network"], confinement["proxy_port"]', '_, confinement["proxy_port"]', PROBING),
     Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n            assert", "        if False:\n            assert", COMPOSER),
     Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,\n            uid,", "None,\n            uid,", PROBING),
+    Fault("a check gives a process without a network one", _COMPOSER, "NothingAllowed() if with_deaf_proxy else None", "None", COMPOSER),
+    Fault("every process without a network has a proxy", _SANDBOXES, "spec.missed_log is not None and profile", "profile", SANDBOXES),
+    Fault("`web` is proposed to who goes around its proxy", _MISSED, '("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)\n    host, _', '("web", None)\n    host, _', CHECKS),
+    Fault("`web` is proposed for a private address", _MISSED, "return is_public(ip) and port in", "return port in", CHECKS),
+    Fault("an entry is proposed that every sandbox refuses", _MISSED, 'if (what + "/").startswith(_NEVER):', "if False:", CHECKS),
+    Fault("`host` is proposed for what nobody serves", _MISSED, 'if not each.get("is_heard", True):', "if False:", CHECKS),
+    Fault("who dies of a fork that was refused names no limit", _ENDINGS, "    if counted.refused_forks and limits.pids is not None:\n", "    if False:\n", ENDINGS),
+    Fault("the disk of the machine is taken for the process's", _ENDINGS, 'has_own_disk and spec.state == "none" and not spec.sandbox.write', "True", ENDINGS),
+    Fault("who ended by itself is said to have been killed at a limit", _ENDINGS, "if end.limit and (end.reason, end.number) in _KILLED:", "if end.limit:", ENDINGS),
     Fault("IPC is shared with the machine", _BUBBLEWRAP, '"--unshare-ipc", ', "", COMPOSER),
     Fault("host names are shared with the machine", _BUBBLEWRAP, '"--unshare-uts", ', "", COMPOSER),
     Fault("what was not tried counts as held", _PROBER, "return bool(tried) and all(", "return all(", SANDBOXES),

@@ -11,6 +11,7 @@ import pytest
 
 from app.domain import BackendSpec, Network
 from app.egress.egress import Egress, EgressOptions
+from app.egress.refusals import Refused
 from app.metrics import Metrics
 from app.sandbox.bubblewrap import Bubblewrap
 from app.sandbox.cgroup_roots import CgroupRoots
@@ -102,6 +103,19 @@ async def test_node_knows_its_user(client, tier):
 
 
 OF_ROOT = Machine(True, 7, Bubblewrap("/usr/bin/bwrap", (0, 8)), CgroupRoots({}, {}), lambda name: 61234)
+
+
+async def test_the_proxy_of_a_check_without_a_network_refuses_everything(tmp_path):
+    spec, place = BackendSpec("acme", "echo", "true"), Place(str(tmp_path), str(tmp_path))
+    async with Egress(Metrics("test")) as egress:
+        composer = Composer(OF_ROOT, NeedsFinder([]), egress)
+        confined = await composer.compose(spec, place, Profile(Tier.NAMESPACES, "none"), with_deaf_proxy=True)
+        assert confined.command.env["https_proxy"]
+        assert confined.command.confinement["own_network"]
+        assert confined.line is not None
+        with pytest.raises(Refused, match="no network"):
+            await confined.line.rule.permit(confined.line.asks("example.com", 443))
+        confined.close()
 
 
 async def composed(directory: Path, tier: Tier, network: Network = "none") -> Command:

@@ -144,6 +144,27 @@ async def test_the_rule_of_the_platform_refuses_where_the_backend_does_not():
     assert (confined.profile.tier, confined.command.confinement) == (Tier.NONE, {})
 
 
+@pytest.mark.parametrize(
+    ("network", "is_check", "tier_of_web", "has_proxy"),
+    [
+        ("none", True, Tier.NAMESPACES, True),
+        ("none", False, Tier.NAMESPACES, False),
+        ("none", True, Tier.KERNEL, False),  # `web` is a matter of ports there
+        ("host", True, Tier.NAMESPACES, False),
+    ],
+)
+async def test_only_a_check_has_a_proxy_that_refuses_everything(monkeypatch, network, is_check, tier_of_web, has_proxy):
+    told = []
+
+    async def compose(*arguments, **options):
+        told.append(options)
+
+    found = sandboxes(report(Tier.NAMESPACES), report(tier_of_web, "web"), report(Tier.NAMESPACES, "host"))
+    monkeypatch.setattr(Composer, "compose", compose)
+    await found.confine(spec(network, missed_log=1 if is_check else None), Place("/home", "/tmp"))
+    assert told == [{"with_deaf_proxy": has_proxy}]
+
+
 async def test_unconfined_is_said_to_be_nothing():
     confined = await Unconfined().confine(spec(), Place("/tmp", "/tmp"))
     assert (confined.profile.tier, confined.profile.network, confined.profile.enforced) == (

@@ -82,6 +82,16 @@ async def test_a_wrappers_exit_status_tells_of_the_limit_as_well(client, roots):
     child.close()
 
 
+async def test_who_ends_by_itself_after_one_of_its_processes_was_killed_tells_of_the_limit(client, roots):
+    require(roots, "memory")
+    script = "python3 -c 'x = bytes(1) * (200 << 20)'; exit 3"
+    child = await start(client, roots, "sh", "-c", script, memory_mb=64)
+    end = await child.end()
+    if "memory.oom.group" not in os.listdir(roots.directories["memory"]):  # else the shell is killed with it
+        assert end == End("exited", 3, "memory")
+    child.close()
+
+
 async def test_a_killed_process_is_not_said_to_have_reached_a_limit(client, roots):
     require(roots, "memory")
     script = "python3 -c 'x = bytes(1) * (200 << 20)'; echo over; read x"

@@ -75,6 +75,7 @@ class MissedAnswer(BaseModel):
         description="The sandbox shows the file, but owner and mode keep it from this user, as whom the backend runs.",
         examples=[60123],
     )
+    note: str | None = Field(description="What the entry opens, or why there is none.")
 
 
 class CheckAnswer(BaseModel):

@@ -9,18 +9,20 @@ from typing import Any
 import anyio
 
 from app import __version__
-from app.backends.checks.missed import Findings, Missed, findings, reaching_out
+from app.backends.checks.missed import Asked, Findings, Missed, findings, reaching_out
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import (
+    BackendExited,
     BackendTimeout,
     GatewayError,
     InvalidResponse,
     ShuttingDown,
 )
 from app.processes.conversation import Conversation, result_of
-from app.processes.link import BackendLink
+from app.processes.endings import at_limit
+from app.processes.link import RAISING, BackendLink
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import (
     SERVER_INFO_KEY,
@@ -52,6 +54,7 @@ class Failure:
     detail: str
     hint: str | None
     stderr: Sequence[str]
+    limit: str = ""  # at which the process was
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +105,31 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
-        failure = failure_of(steps.taken[-1].name, error, process)
+        failure = await _at_its_limit(failure_of(steps.taken[-1].name, error, process), error, process)
     finally:
         pool.forget(alone.key)
         missed = os.pread(missed_log, MISSED_BYTES, 0)
         os.close(missed_log)
     stderr = [] if process is None else process.stderr.last_lines()
-    found = findings(missed, spec, stderr, talk.reaching[:MAX_REACHING], has_failed=failure is not None)
-    if failure is not None and found.missed:
+    refused = None if process is None else process.refused
+    asked = Asked(talk.reaching[:MAX_REACHING], has_proxy=refused is not None, refused=tuple(refused or ()))
+    found = findings(missed, spec, stderr, asked, has_failed=failure is not None)
+    if failure is not None and found.missed and not failure.limit:
         failure = replace(failure, hint=_missed_hint(found.missed[0]))
     return replace(talk.result(), failure=failure, findings=found)
+
+
+async def _at_its_limit(failure: Failure, error: Exception, process: BackendProcess | None) -> Failure:
+    """With the limit that the process had reached, whether or not it has ended by that."""
+    if isinstance(error, BackendExited):
+        return replace(failure, limit=error.limit)
+    if process is None:
+        return failure
+    await process.measure()
+    limit = process.limit_reached(is_late=failure.reason == BackendTimeout.reason)
+    if not limit:
+        return failure
+    return replace(failure, limit=limit, detail=failure.detail + at_limit(limit, process.spec), hint=RAISING[limit])
 
 
 class Talk:
@@ -200,10 +218,10 @@ def _missed_hint(missed: Missed) -> str:
             "see `missed`. To allow it, use `chown` or `setfacl` on the node."
         )
     what = f"{missed.kind} {missed.what}" + (f" ({missed.access})" if missed.access else "")
-    if missed.proposal is None:
-        return f"Its sandbox keeps this from it: {what}; see `missed`."
-    entry = json.dumps(missed.proposal)
-    return f"Its sandbox keeps this from it: {what}; see `missed`. To allow it, add {entry} to the backend's `sandbox`."
+    sentences = [f"Its sandbox keeps this from it: {what}; see `missed`."]
+    if missed.proposal is not None:
+        sentences.append(f"To allow it, add {json.dumps(missed.proposal)} to the backend's `sandbox`.")
+    return " ".join([*sentences, *([missed.note] if missed.note else [])])
 
 
 def _bounded(capabilities: dict[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from itertools import islice
-from os.path import dirname
+from os.path import basename, dirname
 from typing import Any, Literal
 
 from app.domain import BackendSpec
+from app.public_addresses import Address, is_public
+from app.sandbox.needs import MODULES, NEVER, PACKAGE_SCRIPTS
 
 MOST = 10  # of a report
 _LAST = 3  # so many calls, and files that nobody names, are reported after a failure
@@ -19,7 +21,10 @@ _LAST = 3  # so many calls, and files that nobody names, are reported after a fa
 _LOOKED_AT, _COMPARED = 1000, 50
 _NAMES = "names (DNS)"
 _SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may not even make a socket)"
+_NAMESPACES = ("unshare", "clone", "setns", "mount", "umount2", "pivot_root")
 _WEB_PORTS = (80, 443)
+_NODES = ("node", "nodejs", "npx", "npm", "tsx")
+_NEVER = tuple(f"{each}/" for each in (*NEVER, "/var/run"))
 _URLS = ("url", "urls")  # parameters of tools
 MAX_NAME = 64  # of a tool
 # Directories of many programs: whoever gets one gets more than he asked for.
@@ -28,6 +33,30 @@ _is_shared = re.compile(
 ).fullmatch
 _begins, _ends = re.compile(r"(?<![\w.-])").match, re.compile(r"/?(?![\w/-]|\.\w)").match  # where a path does in a text
 _is_secret = re.compile(r"/etc/(g?shadow|sudoers).*|/(.*/)?\.(ssh|gnupg|aws|kube|docker)(/.*)?").fullmatch
+
+# What an entry opens, or why there is none.
+_OPENS_ALL = (
+    "`host` opens everything that this node reaches: your internal network, and the gateway's Redis and database with "
+    "it. Nothing narrower reaches this."
+)
+_GOES_AROUND = f"It does not use the proxy of `network: web`, so `web` would not help. {_OPENS_ALL}"
+_IF_PUBLIC = "`web` reaches it if the name leads to public addresses only."
+_LINK_LOCAL = "No entry is proposed: a cloud hands out the machine's credentials there."
+_UNHEARD = "Nothing listens there on this node, so no entry would help."
+_WEB_OR_HOST = (
+    "Not known which entry helps: `web` reaches public addresses on the ports 80 and 443, `host` everything that this "
+    "node reaches."
+)
+_IF_PROXIES = (
+    "A check calls no tool. `web` helps if the program uses the proxy variables, as most do; one that does not, such "
+    "as Node before 22.21, needs `host`, which opens everything that this node reaches."
+)
+_NO_ENTRY = "No entry of `sandbox` allows it, short of `mode: off`."
+_ITS_OWN_SANDBOX = (
+    "A program makes a sandbox of its own with it, which no entry allows. A browser does without: start it with "
+    "`--no-sandbox`, and the gateway's sandbox stays around it. For others there is only `mode: off`."
+)
+_NEVER_OPENED = "No sandbox opens this path, whatever `read` and `write` name."
 
 Kind = Literal["file", "address", "system call"]
 
@@ -38,7 +67,7 @@ class Missed:
 
     `access`: to a file, `read` or `write`. `count`: how often it was asked for. `proposal`: what to add to the
     backend's `sandbox`; None if no entry would help, or none should. `uid`: the mode of the file or directory keeps it
-    from this user, as whom the process runs.
+    from this user, as whom the process runs. `note`: what the entry opens, or why there is none.
     """
 
     kind: Kind
@@ -47,6 +76,17 @@ class Missed:
     count: int
     proposal: Mapping[str, Any] | None
     uid: int | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a process asked for besides its log: names of tools that are `reaching_out`; with `has_proxy` the proxy of
+    `web` was in its variables, and `refused` what was asked of it in vain: destinations, and the reasons."""
+
+    reaching: Sequence[str] = ()
+    has_proxy: bool = False
+    refused: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +98,53 @@ class Findings:
 
 
 def findings(
-    log: bytes, spec: BackendSpec, stderr: Iterable[str], reaching: Sequence[str] = (), *, has_failed: bool
+    log: bytes, spec: BackendSpec, stderr: Iterable[str], besides: Asked | None = None, *, has_failed: bool
 ) -> Findings:
-    """From what a watcher wrote down (`spawner.wire.Missed`), and the names of tools that are `reaching_out`.
+    """From what a watcher wrote down (`spawner.wire.Missed`), and what else is known.
 
     Programs look for many files and try calls that they can do without. So a file counts if the registration of the
     backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
     """
-    asked = _read(log)
+    asked, besides = _read(log), besides or Asked()
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
     text = "\n".join([registered, *stderr])
-    addresses, named, calls, files = list[Missed](), list[Missed](), list[Missed](), list[Missed]()
+    addresses, named, calls, files = _proxied(besides.refused), list[Missed](), list[Missed](), list[Missed]()
     for each, count in asked:
         kind, what = each["kind"], each["what"]
         if kind == "system call" and what in _SOCKETS:
-            addresses.append(Missed("address", _UNKNOWN, None, count, {"network": "web"}))
+            addresses.append(Missed("address", _UNKNOWN, None, count, None, note=_WEB_OR_HOST))
         elif kind == "system call":
-            calls.append(Missed(kind, what, None, count, None))
+            calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
         elif kind == "address":
-            addresses.append(Missed(kind, what, None, count, _network_entry(what, spec.sandbox.network)))
+            network, note = _direct(what, spec.sandbox.network, each, has_proxy=besides.has_proxy)
+            addresses.append(Missed(kind, what, None, count, _entry(network), note=note))
         elif kind == "file":
             is_hidden = each.get("is_hidden", False)
             is_named = _names(registered if is_hidden else text, what)
             if is_hidden and not is_named:
                 continue
-            if "uid" in each:
-                is_named = is_named or _is_declared(what, spec)
-                (named if is_named else files).append(Missed(kind, what, each["access"], count, None, each["uid"]))
-                continue
-            entry = _path_entry(what, each["access"], is_directory=each["is_directory"], is_named=is_named)
-            shown = _shown(what)
-            missed = Missed(kind, shown, each["access"], count, entry if shown == what else None)
-            (named if is_named else files).append(missed)
-    if reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
-        what = f"unknown (what these tools ask for: {', '.join(reaching)})"
-        addresses.append(Missed("address", what, None, len(reaching), {"network": "web"}))
+            is_named = is_named or ("uid" in each and _is_declared(what, spec))
+            (named if is_named else files).append(_missed_file(each, count, is_named=is_named))
+    if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
+        what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"
+        entry = None if _is_node(spec) else _entry("web")
+        addresses.append(Missed("address", what, None, len(besides.reaching), entry, note=_IF_PROXIES))
     reported = named[:_COMPARED] + addresses[:_COMPARED]
     if has_failed:
         reported += calls[:_LAST] + ([] if named else files[:_LAST])
     return Findings(tuple(_merged(reported)[:MOST]), unwatched)
+
+
+def _missed_file(each: Mapping[str, Any], count: int, *, is_named: bool) -> Missed:
+    what, access = each["what"], each["access"]
+    if "uid" in each:
+        return Missed("file", what, access, count, None, each["uid"])
+    if (what + "/").startswith(_NEVER):
+        return Missed("file", _shown(what), access, count, None, note=_NEVER_OPENED)
+    entry = _path_entry(what, access, is_directory=each["is_directory"], is_named=is_named)
+    shown = _shown(what)
+    return Missed("file", shown, access, count, entry if shown == what else None)
 
 
 def _read(log: bytes) -> list[tuple[dict[str, Any], int]]:
@@ -182,19 +229,62 @@ def _path_entry(path: str, access: str, *, is_directory: bool, is_named: bool) -
     return {access: [path]}
 
 
-def _network_entry(address: str, network: str) -> Mapping[str, Any] | None:
-    narrowest = _network(address, network)
-    return None if narrowest is None else {"network": narrowest}
+# --- the network
 
 
-def _network(address: str, network: str) -> str | None:
-    """The narrowest `network` that reaches this address."""
+def _entry(network: str | None) -> Mapping[str, Any] | None:
+    return None if network is None else {"network": network}
+
+
+def _direct(address: str, network: str, each: Mapping[str, Any], *, has_proxy: bool) -> tuple[str | None, str | None]:
+    """The narrowest `network` that reaches an address which was asked for without a proxy, and what is to be said."""
     if network == "host":
-        return None
+        return None, None
     if address == _NAMES:
-        return "web" if network == "none" else None
+        return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
     host, _, port = address.rpartition(":")
     ip = ip_address(host.strip("[]"))
     if ip.is_link_local:  # who asks for the credentials of a cloud's machine should not get them
-        return None
-    return "web" if network == "none" and ip.is_global and int(port) in _WEB_PORTS else "host"
+        return None, _LINK_LOCAL
+    if not each.get("is_heard", True):
+        return None, _UNHEARD
+    if not _is_of_the_web(ip, int(port)):
+        return "host", _OPENS_ALL
+    return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
+
+
+def _proxied(refused: Sequence[tuple[str, str]]) -> list[Missed]:
+    """What was asked of the proxy, and is refused by a rule (there is no network) or for what it is."""
+    found = list[Missed]()
+    for (destination, reason), count in Counter(refused).items():
+        if reason in ("rule", "address", "port"):
+            network, note = _by_proxy(destination, reason)
+            found.append(Missed("address", _shown(destination), None, count, _entry(network), note=note))
+    return found[::-1]
+
+
+def _by_proxy(destination: str, reason: str) -> tuple[str | None, str | None]:
+    host, _, port = destination.rpartition(":")
+    try:
+        ip = ip_address(host.strip("[]"))
+    except ValueError:
+        return ("web", _IF_PUBLIC) if reason == "rule" and int(port) in _WEB_PORTS else ("host", _OPENS_ALL)
+    if ip.is_link_local:
+        return None, _LINK_LOCAL
+    return ("web", None) if reason == "rule" and _is_of_the_web(ip, int(port)) else ("host", _OPENS_ALL)
+
+
+def _is_of_the_web(ip: Address, port: int) -> bool:
+    return is_public(ip) and port in _WEB_PORTS
+
+
+def _is_node(spec: BackendSpec) -> bool:
+    """Whether Node runs it, as far as the command shows; of which only newer ones use the proxy variables."""
+    words = (spec.command, *spec.args)
+    return basename(spec.command) in _NODES or any(
+        f"/{MODULES}/" in each or each.endswith(PACKAGE_SCRIPTS) for each in words
+    )
+
+
+def _way_out(call: str) -> str:
+    return _ITS_OWN_SANDBOX if call in _NAMESPACES else _NO_ENTRY

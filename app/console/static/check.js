@@ -100,8 +100,9 @@ function partsOf(found) {
   return parts;
 }
 
-function wordsOfMissed({ kind, what, access, count, proposal, uid }) {
+function wordsOfMissed({ kind, what, access, count, proposal, uid, note }) {
   const words = `Its sandbox keeps this from it: ${kind} ${what}${access ? ` (${access})` : ""}, ${count} times.`;
   if (uid !== null) return `${words} It runs as the user ${uid}, whom owner and mode of the file keep out: chown or setfacl on the node.`;
-  return proposal === null ? words : `${words} To allow it, add ${JSON.stringify(proposal)} to the backend's sandbox.`;
+  const entry = proposal === null ? "" : ` To allow it, add ${JSON.stringify(proposal)} to the backend's sandbox.`;
+  return `${words}${entry}${note ? ` ${note}` : ""}`;
 }

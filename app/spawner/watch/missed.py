@@ -19,7 +19,7 @@ _ADDRESS_BYTES = 128
 _HERE = -100  # AT_FDCWD
 _UNIX, _INET, _INET6 = 1, 2, 10
 _DNS = 53
-_LISTENS = "0A"  # the state of a socket in /proc/PID/net/tcp
+_LISTENS = ("0A", "07")  # states of sockets in /proc/PID/net/tcp, and /udp
 _CREATES = os.O_CREAT | os.O_TRUNC
 # Every sandbox has its own, or programs do well without them.
 _NOT_MISSED = (
@@ -27,7 +27,7 @@ _NOT_MISSED = (
     "/etc/ld.so.preload", "/etc/locale.alias", "/etc/localtime", "/etc/timezone", "/etc/gitconfig",
 )  # fmt: skip
 
-_BITS = {"open": READ, "look": 0, "write": WRITE, "execute": SEARCH}
+_BITS = {"open": READ, "look": 0, "write": WRITE, "execute": SEARCH, "connect": WRITE}
 
 
 class Call(NamedTuple):
@@ -168,7 +168,10 @@ class Judge:
             return None
         if port == _DNS:
             return {"kind": "address", "what": "names (DNS)"}
-        return {"kind": "address", "what": f"[{host}]:{port}" if family == _INET6 else f"{host}:{port}"}
+        missed: Missed = {"kind": "address", "what": f"[{host}]:{port}" if family == _INET6 else f"{host}:{port}"}
+        if host.is_loopback and port not in _listening(os.getpid()):
+            missed["is_heard"] = False
+        return missed
 
     def _missed_socket(self, pid: int, name: bytes) -> Missed | None:
         if name.startswith(b"\0"):
@@ -176,7 +179,7 @@ class Judge:
         path = _absolute(pid, os.fsdecode(name.partition(b"\0")[0]), None)
         if path is None or _is_within(path, _NOT_MISSED):
             return None
-        return self._missed_file(pid, path, "look", creates=False)
+        return self._missed_file(pid, path, "connect", creates=False)
 
 
 def _outside_namespace(pid: int, path: str, does: str, *, creates: bool) -> Missed | None:
@@ -309,10 +312,10 @@ def _same_network(pid: int) -> bool:
 
 
 def _listening(pid: int) -> set[int]:
-    """TCP ports on which somebody listens in the process's network."""
+    """Ports on which somebody listens in the process's network."""
     ports = set()
-    for table in ("tcp", "tcp6"):
+    for table in ("tcp", "tcp6", "udp", "udp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}") as file:
             rows = [line.split() for line in file.readlines()[1:]]
-            ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == _LISTENS}
+            ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] in _LISTENS}
     return ports

@@ -47,7 +47,7 @@ def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> I
         if now - each.at.timestamp() > LATELY_S:
             continue
         since, often = each.first_at.timestamp(), f", {each.times} times" if each.times > 1 else ""
-        if each.limit:
+        if each.limit and each.kind == "killed":
             limit = {"memory": "limits.memory_mb", "disk": "limits.disk_mb"}.get(each.limit, "the tenant's memory_mb")
             words = f"A process of the backend {name} was ended at {limit}: it {each.detail.removeprefix('it ')}."
             do = f"Look at what it was asked to do; if its work needs more, raise {limit}."

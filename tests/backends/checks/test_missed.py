@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.backends.checks.missed import Findings, Missed, findings, reaching_out
+from app.backends.checks.missed import Asked, Findings, Missed, findings, reaching_out
 from app.domain import BackendSpec, Sandbox
 
 
@@ -19,8 +19,8 @@ def file(path: str, access: str = "read", *, is_directory: bool = False) -> dict
     return {"kind": "file", "what": path, "access": access, "is_directory": is_directory}
 
 
-def address(what: str) -> dict[str, Any]:
-    return {"kind": "address", "what": what}
+def address(what: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "address", "what": what, **more}
 
 
 def closed(path: str, access: str = "read") -> dict[str, Any]:
@@ -29,8 +29,15 @@ def closed(path: str, access: str = "read") -> dict[str, Any]:
 
 def found(*entries: Any, args: tuple[str, ...] = (), stderr: tuple[str, ...] = (), **options: Any) -> list[Missed]:
     sandbox = Sandbox(network=options.pop("network", "none"), write=options.pop("write", ()))
-    spec = BackendSpec("acme", "files", "server", args, sandbox=sandbox)
-    return list(findings(log(*entries), spec, stderr, **{"has_failed": True, **options}).missed)
+    spec = BackendSpec("acme", "files", options.pop("command", "server"), args, sandbox=sandbox)
+    has_failed = options.pop("has_failed", True)
+    return list(findings(log(*entries), spec, stderr, Asked(**options), has_failed=has_failed).missed)
+
+
+def proposals(missed: list[Missed]) -> list[tuple[str, Any]]:
+    """Each that has no entry, or one of the network, says why or what it opens."""
+    assert all(each.note for each in missed if each.proposal is None or each.proposal.get("network") == "host")
+    return [(each.what, each.proposal) for each in missed]
 
 
 def paths(missed: list[Missed]) -> list[str]:
@@ -78,14 +85,22 @@ def test_if_nobody_names_one_the_last_files_before_a_failure_are_reported():
 
 def test_a_denied_system_call_is_reported_after_a_failure_without_a_proposal():
     call = {"kind": "system call", "what": "mount"}
-    assert found(call, 0) == [Missed("system call", "mount", None, 2, None)]
+    assert proposals(found(call, 0)) == [("mount", None)]
     assert found(call, has_failed=False) == []
 
 
-def test_a_network_that_is_denied_as_a_whole_is_an_unknown_address():
+@pytest.mark.parametrize(
+    ("call", "way"), [("unshare", "`--no-sandbox`"), ("clone", "`--no-sandbox`"), ("ptrace", "off")]
+)
+def test_a_denied_system_call_has_the_way_out_that_there_is(call, way):
+    (missed,) = found({"kind": "system call", "what": call})
+    assert way in str(missed.note)
+
+
+def test_a_network_that_is_denied_as_a_whole_is_an_unknown_address_and_no_entry_is_known_to_help():
     call = {"kind": "system call", "what": "socket(AF_INET)"}
     missed = found(call, has_failed=False)
-    assert missed == [Missed("address", "unknown (it may not even make a socket)", None, 1, {"network": "web"})]
+    assert proposals(missed) == [("unknown (it may not even make a socket)", None)]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +121,8 @@ def test_a_tool_reaches_out_if_it_says_so_or_takes_a_url(tool, reaches):
 
 def test_a_network_that_tools_seem_to_need_is_proposed_where_there_is_none():
     asked = found(has_failed=False, reaching=["fetch", "search"])
-    assert asked == [
-        Missed("address", "unknown (what these tools ask for: fetch, search)", None, 2, {"network": "web"})
-    ]
+    assert proposals(asked) == [("unknown (what these tools ask for: fetch, search)", {"network": "web"})]
+    assert "Node before 22.21" in str(asked[0].note)
     assert found(has_failed=False, reaching=["fetch"], network="web") == []
     assert paths(found(address("127.0.0.1:5432"), reaching=["fetch"])) == ["127.0.0.1:5432"]
 
@@ -161,22 +175,66 @@ def test_the_narrowest_directory_is_proposed_and_never_one_that_is_shared_or_sec
 
 
 @pytest.mark.parametrize(
-    ("what", "network", "proposed"),
+    ("what", "network", "proposed", "around_the_proxy"),
     [
-        ("93.184.215.14:443", "none", "web"),
-        ("[2606:2800:21f::1]:80", "none", "web"),
-        ("93.184.215.14:443", "web", "host"),  # it does not use the proxy
-        ("93.184.215.14:5432", "none", "host"),
-        ("127.0.0.1:443", "none", "host"),
-        ("10.0.0.1:80", "web", "host"),
-        ("names (DNS)", "none", "web"),
-        ("names (DNS)", "web", None),
-        ("169.254.169.254:80", "none", None),
+        ("93.184.215.14:443", "none", "web", "host"),
+        ("[2606:2800:21f::1]:80", "none", "web", "host"),
+        ("93.184.215.14:443", "web", "host", "host"),
+        ("93.184.215.14:5432", "none", "host", "host"),
+        ("127.0.0.1:443", "none", "host", "host"),
+        ("10.0.0.1:80", "web", "host", "host"),
+        ("168.63.129.16:80", "none", "host", "host"),
+        ("names (DNS)", "none", "web", "host"),
+        ("names (DNS)", "web", "host", "host"),
+        ("169.254.169.254:80", "none", None, None),
     ],
 )
-def test_the_narrowest_network_is_proposed_and_none_for_the_machine_s_credentials(what, network, proposed):
-    missed = found(address(what), network=network, has_failed=False)
-    assert missed == [Missed("address", what, None, 1, proposed and {"network": proposed})]
+def test_the_narrowest_network_that_helps_is_proposed_and_none_for_the_machine_s_credentials(
+    what, network, proposed, around_the_proxy
+):
+    """Without a proxy `web` is a matter of ports."""
+    for has_proxy, expected in ((False, proposed), (True, around_the_proxy)):
+        missed = found(address(what), network=network, has_failed=False, has_proxy=has_proxy)
+        assert proposals(missed) == [(what, expected and {"network": expected})]
+    assert found(address(what), network="host", has_failed=False)[0].proposal is None
+
+
+@pytest.mark.parametrize(
+    ("destination", "reason", "proposed"),
+    [
+        ("example.com:443", "rule", "web"),
+        ("example.com:5432", "rule", "host"),
+        ("93.184.215.14:80", "rule", "web"),
+        ("[2606:2800:21f::1]:443", "rule", "web"),
+        ("10.0.0.1:443", "rule", "host"),
+        ("db.internal:443", "address", "host"),
+        ("example.com:22", "port", "host"),
+        ("169.254.169.254:80", "rule", None),
+        ("169.254.169.254:80", "address", None),
+    ],
+)
+def test_what_is_asked_of_the_proxy_in_vain_gets_web_only_if_web_would_serve_it(destination, reason, proposed):
+    missed = found(has_failed=False, has_proxy=True, refused=[(destination, reason)] * 2)
+    assert proposals(missed) == [(destination, proposed and {"network": proposed})]
+    assert missed[0].count == 2
+    assert found(has_failed=False, has_proxy=True, refused=[("gone.example:443", "name"), ("a.b:80", "timeout")]) == []
+
+
+def test_nothing_is_proposed_for_an_address_at_which_nobody_listens():
+    assert proposals(found(address("127.0.0.1:5432", is_heard=False))) == [("127.0.0.1:5432", None)]
+
+
+@pytest.mark.parametrize("path", ["/run/postgresql/.s.PGSQL.5432", "/var/run/docker.sock", "/proc/1/environ"])
+def test_no_entry_is_proposed_that_every_sandbox_refuses(path):
+    assert proposals(found(file(path), stderr=(path,))) == [(path, None)]
+
+
+@pytest.mark.parametrize("command", ["/usr/bin/node", "npx", "/srv/node_modules/.bin/server"])
+def test_no_network_is_guessed_for_tools_that_node_runs(command):
+    """Whether it uses the proxy depends on its version."""
+    missed = found(has_failed=False, reaching=["fetch"], command=command)
+    assert [each.proposal for each in missed] == [None]
+    assert "Node before 22.21" in str(missed[0].note)
 
 
 def test_a_report_has_at_most_ten_and_the_last_first():

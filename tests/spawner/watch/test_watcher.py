@@ -330,6 +330,16 @@ with socket.socket(2, 2) as each:
     assert list(watched.of("address")) == named
 
 
+async def test_whether_somebody_listens_on_the_machine_s_loopback_is_said(starter):
+    with socket.create_server(("127.0.0.1", 0)) as heard, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind(("127.0.0.1", 0))
+        ports = [heard.getsockname()[1], datagrams.getsockname()[1], 9]
+        code = f"{TRY}\nimport socket\nfor port in {ports}: attempt(socket.create_connection, ('127.0.0.1', port))"
+        watched = await in_namespace(starter, code)
+    addresses = [each for each, _ in watched.missed if each["kind"] == "address"]
+    assert [each.get("is_heard", True) for each in addresses] == [True, True, False]
+
+
 async def test_a_socket_in_a_directory_that_is_not_there_is_a_missed_file(starter, tmp_path):
     path = tmp_path / "service.sock"
     with socket.socket(socket.AF_UNIX) as service:

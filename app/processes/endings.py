@@ -1,0 +1,108 @@
+"""How a process has ended, and at which of its limits: as far as its control group and its stderr tell."""
+
+import re
+import signal
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from app.domain import BackendSpec
+from app.processes.link import Exit
+from app.spawner.client import End
+
+_KILLED = (("signaled", signal.SIGKILL), ("exited", 128 + signal.SIGKILL))
+_THROTTLED_US = 1_000_000  # of waiting for its cores, from which on it matters
+# What the C library, Python and Node say. The kernel tells nobody but the program.
+_no_descriptor = re.compile(r"\bToo many open files(?! in system)|\bEMFILE\b").search
+_too_large, _no_space = (
+    re.compile(words).search for words in (r"\bFile too large\b|\bEFBIG\b", r"\bNo space left on device\b|\bENOSPC\b")
+)
+
+
+class Counted(Protocol):
+    """What a control group counts (`Usage`, `Use`)."""
+
+    @property
+    def oom_kills(self) -> int: ...
+    @property
+    def refused_forks(self) -> int: ...
+    @property
+    def throttled_us(self) -> int: ...
+
+
+class Killed(NamedTuple):
+    """By the gateway: it `cause`, which was over this limit, if over any."""
+
+    cause: str
+    limit: str = ""
+
+
+def exit_of(
+    end: End, spec: BackendSpec, stderr: Sequence[str], killed: Killed | None, *, was_stopped: bool, has_own_disk: bool
+) -> Exit:
+    """`has_own_disk`: its home and temporary files are a file system of its own."""
+    if was_stopped:
+        return Exit("stopped", _words(end), stderr)
+    if killed is not None:
+        return Exit("killed", f"killed: it {killed.cause}", stderr, killed.limit)
+    if end.limit and (end.reason, end.number) in _KILLED:
+        needed = "all processes of its tenant together needed more memory than the tenant has"
+        words = needed if end.limit == "tenant_memory" else f"it {needed_memory(spec)}"
+        return Exit("killed", f"killed: {words}", stderr, end.limit)
+    if end.reason == "spawner_lost" or (end.reason, end.number) == ("exited", 0):
+        return Exit(end.reason, _words(end), stderr)
+    limit = end.limit or reached(end.usage, spec, stderr, has_own_disk=has_own_disk)
+    if not limit and (end.reason, end.number) == ("signaled", signal.SIGXFSZ):
+        limit = "disk"
+    return Exit(end.reason, _words(end) + at_limit(limit, spec), stderr, limit)
+
+
+def reached(
+    counted: Counted, spec: BackendSpec, stderr: Sequence[str], *, has_own_disk: bool, is_late: bool = False
+) -> str:
+    """Which limit a process that failed had reached; empty if none is known. `is_late`: it failed by its slowness."""
+    limits, text = spec.limits, "\n".join(stderr)
+    if counted.refused_forks and limits.pids is not None:
+        return "pids"
+    if counted.oom_kills and limits.memory_mb is not None:
+        return "memory"
+    if limits.files is not None and _no_descriptor(text):
+        return "files"
+    # Elsewhere it may be the disk of the machine that is full.
+    is_own = has_own_disk and spec.state == "none" and not spec.sandbox.write
+    if limits.disk_mb is not None and (_too_large(text) or (is_own and _no_space(text))):
+        return "disk"
+    return "cpu" if is_late and limits.cpu is not None and counted.throttled_us >= _THROTTLED_US else ""
+
+
+def at_limit(limit: str, spec: BackendSpec) -> str:
+    """The end of a sentence about a process that had reached this limit, if any."""
+    limits = spec.limits
+    words = {
+        "memory": f"its {limits.memory_mb} MiB of memory (limits.memory_mb)",
+        "tenant_memory": "the memory of all processes of its tenant (limits.memory_mb of the tenant)",
+        "pids": f"its {limits.pids} processes and threads (limits.pids)",
+        "files": f"its {limits.files} open files (limits.files)",
+        "disk": f"its {limits.disk_mb} MiB of files (limits.disk_mb)",
+        "cpu": f"its share of time, {limits.cpu} cores (limits.cpu)",
+    }
+    return f", at the limit of {words[limit]}" if limit else ""
+
+
+def needed_memory(spec: BackendSpec) -> str:
+    """The end of "it ..."."""
+    return f"needed more memory than its {spec.limits.memory_mb} MiB"
+
+
+def _words(end: End) -> str:
+    if end.reason == "spawner_lost":
+        return "the spawner is gone"
+    if end.reason == "signaled":
+        return f"signal {end.number} ({_signal_name(end.number)})"
+    return f"exit status {end.number}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,65 @@
+"""What a check proposes is what helps: the same start with the proposed entry misses nothing of the kind any more."""
+
+import shutil
+import socket
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.integration.gateway import Gateway
+from tests.sandbox.inside import SYSTEM_PYTHON, needs_bubblewrap
+
+pytestmark = needs_bubblewrap
+
+CONNECTS = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
+FETCHES = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)"
+NODE_FETCHES = "fetch(process.argv[1]).catch(error => { console.error(error.cause); process.exit(1); })"
+
+
+def missed(gateway: Gateway, argv: list[str], **fields: Any) -> list[tuple[str, Any]]:
+    endpoint = gateway.endpoint(argv, **fields)
+    check = gateway.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
+    assert not check["ok"]
+    return [(each["what"], each["proposal"]) for each in check["missed"] if each["kind"] == "address"]
+
+
+def test_a_database_on_this_machine_is_reached_by_host_only_and_only_if_it_is_there(gateway: Gateway) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        port = str(database.getsockname()[1])
+        argv = [SYSTEM_PYTHON, "-c", CONNECTS, "127.0.0.1", port]
+        for network in ("none", "web"):
+            assert missed(gateway, argv, sandbox={"network": network}) == [(f"127.0.0.1:{port}", {"network": "host"})]
+        assert missed(gateway, argv, sandbox={"network": "host"}) == []
+    assert missed(gateway, argv) == [(f"127.0.0.1:{port}", None)]
+
+
+@pytest.mark.parametrize(
+    ("url", "proposed"),
+    [
+        ("https://example.com/", "web"),
+        ("http://93.184.215.14/", "web"),
+        ("http://10.1.2.3/", "host"),
+        ("http://example.com:8080/", "host"),
+        ("http://169.254.169.254/latest/", None),
+    ],
+)
+def test_who_asks_the_proxy_needs_web_if_web_would_serve_it(gateway: Gateway, url: str, proposed: str | None) -> None:
+    host = url.split("/")[2]
+    port = "" if ":" in host else ":443" if url.startswith("https") else ":80"
+    entry = proposed and {"network": proposed}
+    assert missed(gateway, [SYSTEM_PYTHON, "-c", FETCHES, url]) == [(host + port, entry)]
+
+
+def test_what_the_proxy_of_web_refuses_is_named(gateway: Gateway) -> None:
+    argv = [SYSTEM_PYTHON, "-c", FETCHES, "http://10.1.2.3/"]
+    assert missed(gateway, argv, sandbox={"network": "web"}) == [("10.1.2.3:80", {"network": "host"})]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed (Debian: apt-get install nodejs)")
+def test_a_node_that_knows_no_proxy_is_not_sent_to_the_proxy(gateway: Gateway) -> None:
+    node = str(shutil.which("node"))
+    asked = [node, "-p", "process.allowedNodeEnvironmentFlags.has('--use-env-proxy')"]
+    knows = subprocess.run(asked, capture_output=True, check=True, text=True).stdout.strip() == "true"
+    check = missed(gateway, [node, "-e", NODE_FETCHES, "--", "https://example.com/"])
+    assert check == ([("example.com:443", {"network": "web"})] if knows else [("names (DNS)", {"network": "host"})])
