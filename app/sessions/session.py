@@ -104,9 +104,8 @@ class Session:
         asked_at = time.monotonic()
         lease = await self.link.ask(source, self.spec, limits, self.principal)
         if lease is None:
-            raise self.refusal or (
-                ShuttingDown() if self._closed_for in endings.LEAVING else endings.later_request(self._closed_for)
-            )
+            leaves = self._closed_for in endings.LEAVING
+            raise self.refusal or (ShuttingDown() if leaves else endings.later_request(self._closed_for))
         self._lifecycle.follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
@@ -387,9 +386,8 @@ class Session:
             self.streams.stream_calls()
         self.refusal = refusal
         not_sent = refusal or endings.too_late(reason, is_pooled=self.is_pooled)
-        for failed in self.exchange.fail_all(
-            error or endings.cut_off(reason), waiting=not_sent, unsent=self.link.unsent()
-        ):
+        error = error or endings.cut_off(reason)
+        for failed in self.exchange.fail_all(error, waiting=not_sent, unsent=self.link.unsent()):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason

@@ -248,7 +248,7 @@ FAULTS_OF_NODES = (
     Fault(
         "a session that was taken over deletes its journal",
         "app/sessions/session.py",
-        "if self.journal is not None and reason == TAKEN_OVER:",
+        "if self.journal is not None and reason == endings.TAKEN_OVER:",
         "if False:",
         (
             "tests/cluster/test_durability.py::test_the_old_owner_that_wakes_up_before_the_journal_is_read_leaves_it_alone",

@@ -78,8 +78,8 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a call that waited at home hears that a session is not found",
         "app/sessions/session.py",
-        "refusal or too_late(reason, is_pooled=self.is_pooled)",
-        "refusal or too_late(reason, is_pooled=False)",
+        "refusal or endings.too_late(reason, is_pooled=self.is_pooled)",
+        "refusal or endings.too_late(reason, is_pooled=False)",
         HOME,
     ),
 )
