@@ -76,6 +76,7 @@ class Meter:
         labels = metrics.backend_labels.of(process.spec.key)
         metrics.backend_sent.labels(*labels).inc(process.sent_bytes - told.sent)
         metrics.backend_received.labels(*labels).inc(process.received_bytes - told.received)
+        metrics.messages_dropped.labels("notification_rate").inc(process.take_dropped())
         metrics.backend_cpu.labels(*labels).inc(max(0.0, use.cpu_s - told.use.cpu_s))
         throttled_us = max(0, use.throttled_us - told.use.throttled_us)
         metrics.cpu_throttled.inc(throttled_us / 1e6)

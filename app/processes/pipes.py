@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from app.processes.link import BackendListener
+from app.protocol.calls.flood import RELEASE_S, Flood, spared_bytes
 from app.protocol.framing import LineBuffer
 
 logger = logging.getLogger(__name__)
 
 _PIPE_BYTES = 256 << 10  # of stdout: a large answer arrives in few pieces
-LEAST_LINE_BYTES = 256  # what a line counts at least as output: short ones cost the loop as much time
+LEAST_LINE_BYTES = 256  # what a line that is passed on counts at least as output: short ones take as long
 LINES_A_TURN = 16  # more that come at once are handed over in several turns of the loop
 _LAST_LINES = 5000  # of a dead process, handed over at once, which holds up the loop: answers are not so many
 
@@ -184,6 +185,8 @@ class Stdout(_ReadEnd):
         self._limits = limits
         self._kill = kill
         self._lines = LineBuffer(limits.line_bytes)
+        self._flood = Flood()
+        self._release: asyncio.TimerHandle | None = None  # of what the flood holds
         self._allowance = limits.stdout_burst_bytes
         self._paused = Pause.NONE
         self._listener: BackendListener | None = None
@@ -194,14 +197,27 @@ class Stdout(_ReadEnd):
 
     def data_received(self, data: bytes) -> None:
         """Hot path: every answer of the backend comes through here."""
+        now = time.monotonic()
         if not self.received_bytes:
-            self.first_byte_at = time.monotonic()
+            self.first_byte_at = now
         self.received_bytes += len(data)
-        buffer = self._lines
-        lines = buffer.feed(data)
-        self._allowance -= max(len(data), LEAST_LINE_BYTES * data.count(b"\n"))  # blank lines take time as well
+        buffer, flood = self._lines, self._flood
+        read = buffer.feed(data)
+        lines = flood.passed(read, now)
+        size, count = len(data), data.count(b"\n")  # blank lines take time as well
+        if len(lines) < len(read):
+            size -= spared_bytes(sum(map(len, read)) - sum(map(len, lines)))
+            count -= len(read) - len(lines)
+        self._allowance -= max(size, LEAST_LINE_BYTES * count)
         if self._allowance < 0:
             self.pause(Pause.FLOOD)
+        if flood.held and self._release is None:
+            self._release = asyncio.get_running_loop().call_later(RELEASE_S, self._tell_held)
+        self._pass_on(lines)
+        if buffer.overlong or buffer.discarded_bytes:
+            self._on_overlong()
+
+    def _pass_on(self, lines: list[bytes]) -> None:
         deliver = self._deliver
         if deliver is None or len(lines) > LINES_A_TURN:
             self._keep(lines)
@@ -211,8 +227,16 @@ class Stdout(_ReadEnd):
                     deliver(line)
                 except Exception:
                     logger.exception("Could not handle a line from a backend")
-        if buffer.overlong or buffer.discarded_bytes:
-            self._on_overlong()
+
+    def _tell_held(self) -> None:
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        self._pass_on(self._flood.take_held())
+
+    def take_dropped(self) -> int:
+        """As Flood.take_dropped."""
+        return self._flood.take_dropped()
 
     @property
     def beginning(self) -> bytes:
@@ -335,12 +359,14 @@ class Stdout(_ReadEnd):
 
     def drain(self) -> None:
         super().drain()
+        self._tell_held()
         self._hand_over(_LAST_LINES)
         if self._listener is not None:
             self._unheard.clear()
 
     def close(self) -> None:
         self._deliver = _discard
+        self._tell_held()
         super().close()
 
 

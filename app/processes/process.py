@@ -273,6 +273,10 @@ class BackendProcess:
     def received_bytes(self) -> int:
         return self._stdout.received_bytes
 
+    def take_dropped(self) -> int:
+        """How many notifications of a flood were dropped since the last time."""
+        return self._stdout.take_dropped()
+
     @property
     def is_template(self) -> bool:
         """Whether it serves nobody, and others are its forks; or says what a template has to import."""

@@ -1,11 +1,14 @@
 """The calls of one upstream session that are under way, and which messages of the server belong to one."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.errors import GatewayError, InvalidMessage, ParseError
+from app.protocol.calls.flood import RELEASE_S, Flood
 from app.protocol.jsonrpc import Request, Response, dump_response, on_one_line, parse_backend, several
+from app.upstreams.flow import Flow
 from app.upstreams.requests import is_sessionless
 
 
@@ -39,8 +42,11 @@ class Calls:
         deliver: Callable[[bytes], None],
         saw_answer: Callable[[Call, Response], None],
         dropped: Callable[[str], None],
+        flow: Flow,
     ) -> None:
-        self._deliver, self._saw_answer, self._dropped = deliver, saw_answer, dropped
+        self._deliver, self._saw_answer, self._dropped, self._flow = deliver, saw_answer, dropped, flow
+        self._flood = Flood()
+        self._release: asyncio.TimerHandle | None = None  # of what the flood holds
         self._open: dict[bytes, Call] = {}
 
     def __len__(self) -> int:
@@ -59,6 +65,30 @@ class Calls:
 
     def received(self, data: bytes, within: Call | None = None) -> None:
         """A message of the server, or a batch. `within`: the call whose answer is being read."""
+        if self._flood.takes(data, time.monotonic()):
+            self._flow.dropped(len(data))
+            self._hold()
+            return
+        self._flow.came(len(data))
+        self._parsed(data, within)
+
+    def _hold(self) -> None:
+        for _ in range(self._flood.take_dropped()):
+            self._dropped("notification_rate")
+        if self._flood.held and self._release is None:
+            self._release = asyncio.get_running_loop().call_later(RELEASE_S, self._tell_held)
+
+    def _tell_held(self) -> None:
+        self._release = None
+        for line in self._flood.take_held():
+            self._parsed(line)
+
+    def close(self) -> None:
+        """Nothing more is passed on."""
+        if self._release is not None:
+            self._release.cancel()
+
+    def _parsed(self, data: bytes, within: Call | None = None) -> None:
         try:
             message = parse_backend(data)
         except ParseError:
@@ -67,7 +97,7 @@ class Calls:
         except InvalidMessage:
             messages = several(data)
             for each in messages:
-                self.received(each, within)
+                self._parsed(each, within)
             if not messages:
                 self._dropped("upstream_noise")
             return

@@ -9,17 +9,18 @@ import httpcore2
 
 from app.auth.outbound import OutboundUrl
 from app.errors import BackendUnavailable, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
-from app.upstreams.connecting import CannotConnect, Network
+from app.upstreams.connecting import CannotConnect, Connection, Network
 from app.upstreams.events import EventReader, EventTooLarge, ServerEvent
 from app.upstreams.flow import Flow
 from app.upstreams.requests import Headers
-from app.upstreams.statuses import Answer
+from app.upstreams.statuses import Answer, Body
 
 KEPT_CONNECTIONS = 4
 # Servers close idle connections after five seconds or more: a request must not meet that.
 KEPT_S = 4.0
 REST_S = 0.5  # for the rest of an answer that has been read, so that its connection can be used again
 MAX_ERROR_BYTES = 64 << 10  # of the body of an error
+MAX_CHUNKS = 65_536  # of a body: a parser takes its time for each, however short
 
 
 # The network makes connections with TLS: without a context of ours the pool would read the authorities each time.
@@ -49,7 +50,7 @@ class Exchanged:
         """All of it.
 
         Raises:
-            ResponseTooLarge: it has more bytes than the limit.
+            ResponseTooLarge: it has more bytes than the limit, or comes in too many pieces.
             StreamCut: it ended too early.
         """
         most, chunks, size = limit_bytes or self._limit, list[bytes](), 0
@@ -60,6 +61,9 @@ class Exchanged:
             if size > most:
                 raise ResponseTooLarge("the server's answer has too many bytes")
             chunks.append(chunk)
+            self._flow.read(len(chunk))
+            if len(chunks) > MAX_CHUNKS:
+                raise ResponseTooLarge(f"the server's answer comes in more than {MAX_CHUNKS} pieces")
         return b"".join(chunks)
 
     async def events(self, reader: EventReader) -> list[ServerEvent] | None:
@@ -72,6 +76,7 @@ class Exchanged:
         chunk = await self._read()
         if not chunk:
             return None
+        self._flow.read(len(chunk), chunk.count(b"\n"))
         try:
             return reader.feed(chunk)
         except EventTooLarge:
@@ -128,6 +133,9 @@ class Channel:
                 await response.aclose()
                 response = await self._sent(self._request(method, headers, body, elsewhere))
                 answer = Answer(response.status, response.headers)
+            connection = response.extensions["network_stream"]
+            if isinstance(connection, Connection):  # not with HTTP 101
+                connection.head_was_read(is_cut=answer.length < 0 or answer.body is Body.EVENTS)
             yield Exchanged(response, answer, self._flow, self._limit)
         finally:
             await response.aclose()

@@ -27,6 +27,8 @@ TLS_S = 10.0  # for a handshake
 MAX_OF_SESSION, MAX_OF_TENANT, MAX_OF_NODE = 72, 512, 2048  # connections
 WRITE_S = 30.0  # without a byte accepted
 _READ_BYTES = 64 << 10
+LINES_A_READ = 128  # more that have come are read after a turn of the loop: each may be a chunk, or end an event
+MAX_HEAD_LINES = 1024  # of an answer, with those of interim answers before it
 # A peer that is gone without a word is noticed after two minutes: streams may be silent for longer.
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
@@ -168,9 +170,29 @@ class Connection(httpcore2.AsyncNetworkStream):
     def __init__(self, reader: Reader, writer: asyncio.StreamWriter, on_closed: Callable[[], None]) -> None:
         self._reader, self._writer, self._on_closed = reader, writer, on_closed
         self._is_closed = False
+        self._unread = b""  # of what has come
+        self._head_lines: int | None = 0  # so far; None within a body
+        self._is_cut = True
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """As httpcore2 wants it. The socket is not read on while nobody asks."""
+        """As httpcore2 wants it: a few lines at once, with a turn of the loop before each, as what has come is there
+        without waiting. The socket is not read on while nobody asks."""
+        if not self._unread:
+            self._unread = await self._received(max_bytes, timeout)
+        await asyncio.sleep(0)
+        size = few_lines(self._unread) if self._is_cut else len(self._unread)
+        data, self._unread = self._unread[:size], self._unread[size:]
+        if self._head_lines is not None:
+            self._head_lines += data.count(b"\n")
+            if self._head_lines > MAX_HEAD_LINES:
+                raise httpcore2.RemoteProtocolError(f"more than {MAX_HEAD_LINES} lines of headers and interim answers")
+        return data
+
+    def head_was_read(self, *, is_cut: bool) -> None:
+        """A body follows. `is_cut`: something is done for each of its lines."""
+        self._head_lines, self._is_cut = None, is_cut
+
+    async def _received(self, max_bytes: int, timeout: float | None) -> bytes:
         try:
             async with asyncio.timeout(timeout):
                 data = await self._reader.read(max_bytes)
@@ -184,6 +206,7 @@ class Connection(httpcore2.AsyncNetworkStream):
         """As httpcore2 wants it."""
         if self._writer.is_closing():
             raise httpcore2.WriteError("the connection is closed")
+        self._head_lines, self._is_cut = 0, True
         try:
             async with asyncio.timeout(WRITE_S if timeout is None else timeout):
                 self._writer.write(buffer)
@@ -214,13 +237,25 @@ class Connection(httpcore2.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         """Whether an idle connection is of no use any more."""
-        return self._writer.is_closing() or self._reader.at_eof() or self._is_left() if info == "is_readable" else None
+        if info != "is_readable":
+            return None
+        return bool(self._unread) or self._writer.is_closing() or self._reader.at_eof() or self._is_left()
 
     def _is_left(self) -> bool:
         """Whether the server has closed it: asked of the kernel, as this node's loop may not have looked yet."""
         poll = select.poll()
         poll.register(self._writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
         return bool(poll.poll(0))
+
+
+def few_lines(data: bytes) -> int:
+    """The bytes of the first LINES_A_READ lines, or of all."""
+    if data.count(b"\n") <= LINES_A_READ:
+        return len(data)
+    end = 0
+    for _ in range(LINES_A_READ):
+        end = data.index(b"\n", end) + 1
+    return end
 
 
 class Network(httpcore2.AsyncNetworkBackend):

@@ -5,9 +5,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from app.protocol.calls.flood import spared_bytes
+
 FLOOD_BURST_BYTES, FLOOD_BYTES_PER_S = 16 << 20, 4 << 20  # besides answers, as of a process
 SMALL_BYTES = 64 << 10  # answers up to this size count like other messages
-LEAST_BYTES = 256  # that a message counts
+LEAST_BYTES = 256  # that a message counts, unless it is dropped unread
+LEAST_PIECE_BYTES, LEAST_LINE_BYTES = 128, 32  # that a piece of an answer counts, and each line of a stream
 
 
 class Flow:
@@ -29,8 +32,21 @@ class Flow:
 
     def came(self, size: int) -> None:
         """A message of so many bytes."""
+        self._take(max(size, LEAST_BYTES))
+
+    def dropped(self, size: int) -> None:
+        """A message that was not read."""
+        self._take(size - spared_bytes(size))
+
+    def read(self, size: int, lines: int = 0) -> None:
+        """A piece of so many bytes, with so many lines of a stream: what it counts besides the messages in it."""
+        least = max(LEAST_PIECE_BYTES, LEAST_LINE_BYTES * lines)
+        if size < least:
+            self._take(least - size)
+
+    def _take(self, size: int) -> None:
         self._refill()
-        self._level -= max(size, LEAST_BYTES)
+        self._level -= size
 
     def asked_for(self, size: int) -> None:
         """So many bytes were an answer."""

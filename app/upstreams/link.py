@@ -63,7 +63,7 @@ class UpstreamLink:
         self.spec, self.id = spec, f"u-{secrets.token_hex(6)}"
         self.opened_at = time.monotonic()
         self._channel, self._flow, self._routing, self._owner = channel, flow, routing, owner
-        self._calls = Calls(self._deliver, self._saw_answer, owner.dropped)
+        self._calls = Calls(self._deliver, self._saw_answer, owner.dropped, flow)
         self._side = Side(self._calls, self._run, limit_bytes, random.random)
         self._wire: Wire = self._first_wire()
         self._turns = asyncio.Semaphore(min(MAX_CALLS, spec.calls_per_session))
@@ -98,6 +98,7 @@ class UpstreamLink:
         if self._is_released:
             return
         self._is_released, self._listener = True, None
+        self._calls.close()
         self._cancel_tasks()
         self._owner.released(self, reason)
 
@@ -227,7 +228,6 @@ class UpstreamLink:
     # --- what comes
 
     def _deliver(self, line: bytes) -> None:
-        self._flow.came(len(line))
         if self._listener is not None:
             self._listener.backend_sent(line)
 

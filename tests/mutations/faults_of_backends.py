@@ -4,6 +4,7 @@ from tests.mutations.fault import Fault
 
 NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
 NOISE = ("tests/processes/output/test_noise.py",)
+FLOOD = ("tests/protocol/calls/test_flood.py",)
 PROCESS = ("tests/processes/test_process.py",)
 
 FAULTS_OF_BACKENDS = (
@@ -66,9 +67,37 @@ FAULTS_OF_BACKENDS = (
     Fault(
         "blank lines cost nothing",
         "app/processes/pipes.py",
-        'data.count(b"\\n")',
-        "len(lines)",
+        'len(data), data.count(b"\\n")',
+        "len(data), len(read)",
         PROCESS,
+    ),
+    Fault(
+        "a flood of notifications is read before it is dropped",
+        "app/processes/pipes.py",
+        "lines = flood.passed(read, now)",
+        "lines = read",
+        PROCESS,
+    ),
+    Fault(
+        "what a flood holds is never told",
+        "app/processes/pipes.py",
+        "        self._pass_on(self._flood.take_held())\n",
+        "        self._flood.take_held()\n",
+        PROCESS,
+    ),
+    Fault(
+        "a flood drops what answers a question",
+        "app/protocol/calls/flood.py",
+        "if head is None or head[1].startswith(_STATES):",
+        "if head is None:",
+        FLOOD,
+    ),
+    Fault(
+        "a server that answers fast loses notifications",
+        "app/protocol/calls/flood.py",
+        "        if self._count <= PER_SECOND:\n            return False\n        key",
+        "        key",
+        FLOOD,
     ),
     Fault(
         "a line without end does not kill",

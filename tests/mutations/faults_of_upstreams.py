@@ -3,6 +3,7 @@
 from tests.mutations.fault import Fault
 
 LINK = ("tests/upstreams/test_link.py",)
+CHANNEL = ("tests/upstreams/test_channel.py",)
 CONNECTING = ("tests/upstreams/test_connecting.py",)
 REGISTERED = ("tests/admin/resources/test_backends_url.py",)
 
@@ -50,6 +51,48 @@ FAULTS_OF_UPSTREAMS = (
         ("tests/upstreams/test_statuses.py",),
     ),
     Fault(
+        "what has come is read without a turn of the loop",
+        "app/upstreams/connecting.py",
+        "        await asyncio.sleep(0)\n        size",
+        "        size",
+        CHANNEL,
+    ),
+    Fault(
+        "many lines that have come are read at once",
+        "app/upstreams/connecting.py",
+        "size = few_lines(self._unread) if self._is_cut else len(self._unread)",
+        "size = len(self._unread)",
+        CHANNEL,
+    ),
+    Fault(
+        "interim answers of a server have no limit",
+        "app/upstreams/connecting.py",
+        "if self._head_lines > MAX_HEAD_LINES:",
+        "if False:",
+        CHANNEL,
+    ),
+    Fault(
+        "the pieces of a body have no limit",
+        "app/upstreams/channel.py",
+        "if len(chunks) > MAX_CHUNKS:",
+        "if False:",
+        CHANNEL,
+    ),
+    Fault(
+        "notifications of a server elsewhere are read before they are dropped",
+        "app/upstreams/calls.py",
+        "if self._flood.takes(data, time.monotonic()):",
+        "if False:",
+        LINK,
+    ),
+    Fault(
+        "what a flood of a server elsewhere holds is never told",
+        "app/upstreams/calls.py",
+        "        for line in self._flood.take_held():\n            self._parsed(line)\n",
+        "        self._flood.take_held()\n",
+        LINK,
+    ),
+    Fault(
         "a call overtakes a notification",
         "app/upstreams/link.py",
         "            await _over(before)\n            async with self._turns:",
@@ -73,8 +116,8 @@ FAULTS_OF_UPSTREAMS = (
     Fault(
         "a released link goes on reading",
         "app/upstreams/link.py",
-        "        self._is_released, self._listener = True, None\n        self._cancel_tasks()\n",
-        "        self._is_released, self._listener = True, None\n",
+        "        self._calls.close()\n        self._cancel_tasks()\n",
+        "        self._calls.close()\n",
         LINK,
     ),
     Fault(

@@ -14,6 +14,7 @@ from app.processes import measuring, meter
 from app.processes.measuring import look
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
+from app.protocol.calls.notification_rate import PER_SECOND
 from app.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.spawner.client import Command, SpawnerClient
 from app.spawner.wire import Confinement
@@ -133,6 +134,16 @@ async def test_bytes_and_cpu_of_a_backend_are_counted_to_its_end(running: Runnin
     assert running.value("trunkline_backend_cpu_seconds_total", **labels) == pytest.approx(process.cpu_s)
     assert running.value("trunkline_backend_resident_bytes", **labels) == 0
     assert running.supervisor.meter._told == {}
+
+
+async def test_notifications_that_were_dropped_unread_are_counted(running: Running) -> None:
+    process, _ = await running.start("echo", limits=NO_LIMIT)
+    notice = b'{"jsonrpc":"2.0","method":"notifications/message","params":{}}\n'
+    for _ in range(3):
+        process._stdout.data_received(notice * PER_SECOND)
+    await measure(running)
+    await measure(running)
+    assert running.value("trunkline_messages_dropped_total", reason="notification_rate") == PER_SECOND
 
 
 async def test_a_process_that_ends_while_it_is_looked_at_is_counted_once(

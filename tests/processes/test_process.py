@@ -16,8 +16,13 @@ from app.processes.link import Exit
 from app.processes.pipes import LEAST_LINE_BYTES, LINES_A_TURN, PipeLimits
 from app.processes.states import ProcessState
 from app.processes.supervisor import Supervisor
+from app.protocol.calls.notification_rate import PER_SECOND
 from tests.integration.stopwatch import stopwatch_of
 from tests.processes.rig import Listener, Running, eventually, options_of, spec_of
+
+NOTICE = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"working"}}\n'
+PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":5,"progress":%d}}\n'
+ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{}}\n'
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -200,6 +205,19 @@ async def test_blank_lines_count_as_output_too(running):
     assert allowed - stdout._allowance == 1001 * LEAST_LINE_BYTES
     await listener.line()
     assert listener.lines == [b"a line"]
+
+
+async def test_notifications_of_a_flood_are_dropped_unread_and_the_answer_behind_them_arrives(running):
+    process, listener = await running.start("echo")
+    stdout = process._stdout
+    allowed, many = stdout._allowance, NOTICE * 500
+    for _ in range(80):
+        stdout.data_received(many)
+    stdout.data_received(PROGRESS % 1 + PROGRESS % 2 + ANSWER)
+    assert allowed - stdout._allowance < 81 * len(many) // 2  # it is read much faster than what is passed on
+    await listener.line(2 * PER_SECOND + 2)
+    *_, answer, progress = listener.lines
+    assert (answer + b"\n", progress + b"\n") == (ANSWER, PROGRESS % 2)  # the newest, held for a moment
 
 
 async def test_half_a_line_is_no_message_when_its_process_has_ended(running):

@@ -79,6 +79,32 @@ async def test_a_stream_has_messages_before_its_answer(monkeypatch):
     assert server.ever_connected <= 3  # connections are used again
 
 
+async def test_notifications_of_a_flood_are_dropped_unread_and_the_answer_behind_them_arrives():
+    def note(method: str, **params: object) -> str:
+        return f"data: {json.dumps({'jsonrpc': '2.0', 'method': f'notifications/{method}', 'params': params})}\n\n"
+
+    async def answer(asked):
+        await asked.events()
+        for _ in range(100):
+            await asked.chunk(note("message", level="info", data="working") * 200)
+        await asked.chunk(note("progress", progressToken=7, progress=1) + note("progress", progressToken=7, progress=2))
+        await asked.event({"jsonrpc": "2.0", "id": 7, "result": {}})
+        await asked.end()
+
+    metrics = Metrics("test")
+    async with serving(polite(answer)) as server, make_upstreams(metrics) as upstreams:
+        link, heard = await opened(upstreams, spec_at(server.url))
+        link.send(CALL)
+        await heard.answer(7)
+        await heard.until(lambda: heard.lines[-1].get("params", {}).get("progress"))
+        newest = heard.lines[-1]["params"]
+        dropped = metrics.messages_dropped.labels("notification_rate")._value.get()
+        assert newest["progress"] == 2  # held for a moment
+        assert len(heard.lines) == 2 + 20_001 - dropped + 1
+        assert dropped >= 1000
+        link.release("done")
+
+
 async def test_calls_do_not_overtake_a_notification():
     taken, go_on = [], asyncio.Event()
 
