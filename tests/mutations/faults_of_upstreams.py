@@ -130,8 +130,8 @@ FAULTS_OF_UPSTREAMS = (
     Fault(
         "a connection that the server has closed is used as long as nobody has looked",
         "app/upstreams/connecting.py",
-        "self._reader.at_eof() or self._is_left() if",
-        "self._reader.at_eof() if",
+        "self._reader.at_eof() or self._is_left()",
+        "self._reader.at_eof()",
         ("tests/upstreams/test_connecting.py",),
     ),
     Fault(
