@@ -2,14 +2,15 @@
 write is never more than a piece, whatever the answer's size."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
 from starlette.types import Send
 
 from app.protocol.commands import Answer
+from app.transports.request import JSON_TYPE, McpRequest
 
 PIECE_BYTES = 128 << 10
-RawHeaders = list[tuple[bytes, bytes]]
+RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -21,10 +22,15 @@ def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
             yield from (part[start : start + PIECE_BYTES] for start in range(0, len(part), PIECE_BYTES))
 
 
-async def send_in_pieces(send: Send, status: int, outcome: Answer, headers: RawHeaders) -> None:
-    """The answer as a body of JSON."""
-    parts = outcome.parts()
-    raw = [*headers, (b"content-length", b"%d" % sum(map(len, parts)))]
+def answer_with(request: McpRequest, status: int, outcome: Answer, headers: RawHeaders = ()) -> Awaitable[None]:
+    """Sends the answer to a call, as JSON."""
+    if outcome.large is None:
+        return request.answer(status, outcome.payload(), headers)
+    return _send_in_pieces(request.send, status, outcome.parts(), headers)
+
+
+async def _send_in_pieces(send: Send, status: int, parts: Sequence[bytes], headers: RawHeaders) -> None:
+    raw = [JSON_TYPE, (b"content-length", b"%d" % sum(map(len, parts))), *headers]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     for piece in pieces(parts):
         await send({"type": "http.response.body", "body": piece, "more_body": True})

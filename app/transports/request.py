@@ -35,18 +35,17 @@ from app.http.scope import AT_ONCE
 from app.memo import memo
 from app.peers.client import CLIENT_ADDRESS
 from app.peers.credentials import Word
-from app.protocol.commands import Answer
 from app.protocol.jsonrpc import Message, parse_client
 from app.tracing.tracer import Tracer
 from app.transports.access_lines import Seen
 from app.transports.client_gone import ClientGone
-from app.transports.large_answers import RawHeaders, send_in_pieces
 
 BODY_DEADLINE_S, DISCARD_S, MAX_DISCARDED_BYTES = 30.0, 1.0, 8 << 20
 NO_NAMES = ("", "", "")  # of a path that is no MCP endpoint
 MAX_NAME = 128  # characters in a log line of what clients may make up: a method, a tool, a tenant
 JSON_TYPE = (b"content-type", b"application/json")
 _UNFOUND = NotFound | StateRefused | RoutesUnavailable | NodeUnavailable
+RawHeaders = list[tuple[bytes, bytes]]
 AskAgain = Callable[["McpRequest"], Awaitable[Principal]]
 RequireOn = Callable[["McpRequest", GatewayError], Awaitable[None]]
 
@@ -305,12 +304,6 @@ class McpRequest:
         raw: RawHeaders = [JSON_TYPE, (b"content-length", b"%d" % len(body)), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": body})
-
-    def answer_with(self, status: int, outcome: Answer, headers: Iterable[tuple[bytes, bytes]] = ()) -> Awaitable[None]:
-        """Sends the answer to a call."""
-        if outcome.large is None:
-            return self.answer(status, outcome.payload(), headers)
-        return send_in_pieces(self.send, status, outcome, [JSON_TYPE, *headers])
 
     async def answer_empty(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         raw: RawHeaders = [*headers]

@@ -37,6 +37,7 @@ from app.sessionless.requests import SessionlessRequests
 from app.streams.streams import EventStream, Reply
 from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
+from app.transports.large_answers import answer_with
 from app.transports.remote.caller_routing import CallerRouting
 from app.transports.request import McpRequest
 
@@ -206,7 +207,7 @@ class SessionlessHttp:
         (outcome,) = reply.take()
         if not isinstance(outcome, Answer):
             raise outcome.error
-        await request.answer_with(_status(outcome), outcome)
+        await answer_with(request, _status(outcome), outcome)
 
     async def _listen(self, post: _Post) -> bool:
         """Serves the subscription; False where the backend serves it itself."""

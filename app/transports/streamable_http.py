@@ -21,6 +21,7 @@ from app.streams.resumption import Reader
 from app.streams.streams import Reply
 from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
+from app.transports.large_answers import answer_with
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
 from app.transports.request_spans import message_over
@@ -133,7 +134,7 @@ class StreamableHttp:
         if type(outcome) is not Answer:
             raise outcome.error  # type: ignore[union-attr]
         request.answered_as(reply.failure)
-        await request.answer_with(200, outcome)
+        await answer_with(request, 200, outcome)
 
     async def _initialize(self, request: McpRequest, message: Request, accepted: Accepted) -> None:
         session = await self._registry.open(
@@ -158,9 +159,9 @@ class StreamableHttp:
         if outcome.response.member == "error":
             request.answered_as(reply.failure)
             session.close("not_initialized")
-            await request.answer_with(200, outcome)
+            await answer_with(request, 200, outcome)
             return
-        await request.answer_with(200, outcome, [(SESSION_HEADER, session.id.encode())])
+        await answer_with(request, 200, outcome, [(SESSION_HEADER, session.id.encode())])
 
     async def _is_answered_elsewhere(self, request: McpRequest, body: bytes) -> bool:
         """Whether another node has answered `initialize`. Raises InvalidMessage where the session exists already."""
