@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from app.sandbox.scripts import MODULES, beside, beside_program, is_script_of
 from app.spawner.client import SpawnFailed
 
 # No file that only root may read is among them: `/etc` as a whole is not seen.
@@ -35,8 +36,6 @@ _BROAD = frozenset({
     "/var/opt",
 })  # fmt: skip
 _SIGNS_OF_A_HOME = (".ssh", ".gnupg", ".aws", ".kube", ".netrc", ".profile", ".bashrc", ".bash_history", ".zshrc")
-PACKAGE_SCRIPTS = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
-MODULES = "node_modules"
 _MAX_LINKS = 40  # as in the kernel
 _MAX_DEPTH = 4  # a script's interpreter may be a script
 _HEAD_BYTES = 4096
@@ -211,6 +210,7 @@ class _Search:
         interpreter = self._interpreter(real)
         if interpreter is not None:
             self._program(interpreter, depth + 1)
+            self._open_beside(real, beside_program(real, interpreter))
 
     def _interpreter(self, script: str) -> str | None:
         """The program that runs a script; None if it is none, or that is not there."""
@@ -299,10 +299,15 @@ class _Search:
             return
         self._read.add(real)
         self._modules(real)
-        if real.endswith(PACKAGE_SCRIPTS):
-            self._infer(_package_of(real))
-        elif real.endswith(".py"):
-            self._infer(os.path.dirname(real))
+        self._open_beside(real, beside(real))
+        if is_script_of(self._wanted.argv, argument):
+            self._open_beside(real, [os.path.dirname(real)])
+
+    def _open_beside(self, script: str, directories: Iterable[str]) -> None:
+        """What a script loads, unless the process itself may write it."""
+        for each in directories:
+            if not _is_within(script, self._write):
+                self._infer(each)
 
 
 def _followed(path: str) -> tuple[str, dict[str, str]]:
@@ -388,13 +393,3 @@ def _editable(root: str) -> Iterator[str]:
                 yield from (
                     line.strip() for line in file if os.path.isdir(line.strip()) and os.path.isabs(line.strip())
                 )
-
-
-def _package_of(script: str) -> str:
-    """The directory of the package of a script: Node looks for its modules there."""
-    folder = os.path.dirname(script)
-    while folder != "/":
-        if os.path.exists(f"{folder}/package.json"):
-            return folder
-        folder = os.path.dirname(folder)
-    return os.path.dirname(script)

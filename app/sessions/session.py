@@ -367,9 +367,7 @@ class Session:
             if isinstance(command, Failed) and isinstance(command.error, BackendTimeout):
                 self._on_timeout(self, command)  # before its caller is told: it may know why
             self._carry_out(command)
-            if not isinstance(command, Failed):
-                continue
-            if command.call.method == "initialize":
+            if isinstance(command, Failed) and command.call.method == "initialize":
                 self.close("initialize_timeout", command.error)
                 return
         self.streams.sweep(now, self.link.answering)

@@ -82,3 +82,28 @@ async def test_git_reads_a_repository_of_another_user(gateway: Gateway, home: Pa
     async with wire(gateway.endpoint(git_server(home))) as session:
         result = await session.request("tools/call", {"name": "git_status", "arguments": {"repo_path": str(home)}})
     assert not result.get("isError"), result
+
+
+@pytest.mark.parametrize("name", ["server.py", "server"])
+async def test_a_script_finds_a_module_beside_it(gateway: Gateway, home: Path, name: str) -> None:
+    script = home / "app" / name
+    script.parent.mkdir()
+    (script.parent / "helper.py").write_text(Path(ECHO[-1]).read_text())
+    script.write_text(f"#!{sys.executable}\nimport helper\nhelper.main() if hasattr(helper, 'main') else None\n")
+    script.chmod(0o755)
+    belongs_to_somebody(home)
+    for argv in ([str(script)], [sys.executable, str(script)]):
+        await starts(gateway, argv)
+
+
+def test_a_module_beside_a_script_in_a_home_is_named_with_the_entry_that_helps(gateway: Gateway, home: Path) -> None:
+    (home / ".bashrc").touch()
+    (home / "server.py").write_text("import helper")
+    (home / "helper.py").write_text("raise SystemExit(7)")
+    belongs_to_somebody(home)
+    endpoint = gateway.endpoint([sys.executable, str(home / "server.py")])
+    backend = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+    check = gateway.api("POST", f"{backend}:check")
+    assert [each["proposal"] for each in check["missed"]] == [{"read": [str(home / "helper.py")]}]
+    gateway.api("PATCH", backend, {"sandbox": check["missed"][0]["proposal"]})
+    assert "exit status 7" in gateway.api("POST", f"{backend}:check")["failure"]["detail"]

@@ -8,6 +8,7 @@ SANDBOXES = ("tests/sandbox/test_sandboxes.py",)
 COMPOSER = ("tests/sandbox/test_composer.py",)
 _COMPOSER, _SANDBOXES, _BUBBLEWRAP = "app/sandbox/composer.py", "app/sandbox/sandboxes.py", "app/sandbox/bubblewrap.py"
 _PROBER = "app/sandbox/probes/prober.py"
+NEEDS = ("tests/sandbox/test_needs.py",)
 ENDINGS, _ENDINGS = ("tests/processes/test_endings.py",), "app/processes/endings.py"
 CHECKS, _MISSED = ("tests/backends/checks/test_missed.py",), "app/backends/checks/missed.py"
 
@@ -43,6 +44,10 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("who dies of a fork that was refused names no limit", _ENDINGS, "    if counted.refused_forks and limits.pids is not None:\n", "    if False:\n", ENDINGS),
     Fault("the disk of the machine is taken for the process's", _ENDINGS, 'has_own_disk and spec.state == "none" and not spec.sandbox.write', "True", ENDINGS),
     Fault("who ended by itself is said to have been killed at a limit", _ENDINGS, "if end.limit and (end.reason, end.number) in _KILLED:", "if end.limit:", ENDINGS),
+    Fault("what a process may write opens what is beside it", "app/sandbox/needs.py", "if not _is_within(script, self._write):", "if True:", NEEDS),
+    Fault("every argument of an interpreter opens what is beside it", "app/sandbox/scripts.py", "argument == first and not is_code", "not is_code", NEEDS),
+    Fault("a program opens all the programs beside it", "app/sandbox/scripts.py", "os.path.basename(folder) not in _PROGRAMS", "folder", NEEDS),
+    Fault("a module that is shown already is said to be missed", "app/backends/checks/modules.py", "not _is_shown(path, spec)", "path", ("tests/backends/checks/test_modules.py",)),
     Fault("IPC is shared with the machine", _BUBBLEWRAP, '"--unshare-ipc", ', "", COMPOSER),
     Fault("host names are shared with the machine", _BUBBLEWRAP, '"--unshare-uts", ', "", COMPOSER),
     Fault("what was not tried counts as held", _PROBER, "return bool(tried) and all(", "return all(", SANDBOXES),

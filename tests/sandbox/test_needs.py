@@ -139,7 +139,7 @@ def test_a_script_names_its_interpreter(root, first):
     )
     (python.parent.parent / "lib").mkdir()
     script = program(root / "tools" / "server", first.format(python=python))
-    assert own(find(script), root) == {"tools/server", os.path.relpath(python.parent.parent, root)}
+    assert own(find(script), root) == {"tools", os.path.relpath(python.parent.parent, root)}
 
 
 def test_env_looks_for_the_interpreter_in_the_path(root):
@@ -191,6 +191,50 @@ def test_a_script_among_the_arguments_opens_what_it_imports(root):
     assert own(find("true", root / "py" / "server.py", root / "js" / "dist" / "index.js"), root) == {"py", "js"}
     (root / "py" / ".ssh").mkdir()  # somebody's home
     assert own(find("true", root / "py" / "server.py"), root) == {"py/server.py"}
+
+
+@pytest.mark.parametrize("name", ["server.rb", "server.pl", "server.pyw", "server.jar"])
+def test_a_script_of_any_language_opens_its_directory(root, name):
+    (root / "app").mkdir()
+    (root / "app" / name).touch()
+    assert own(find("true", root / "app" / name), root) == {"app"}
+
+
+def test_a_program_with_an_interpreter_opens_what_it_imports_unless_it_lies_among_other_programs(root):
+    for place in ("app", "bin"):
+        program(root / place / "server", "#!/usr/bin/env python3\n")
+    assert own(find(root / "app" / "server"), root) == {"app"}
+    assert own(find(root / "bin" / "server"), root) == {"bin/server"}
+    program(root / "shell" / "server", "#!/bin/sh\n")
+    assert own(find(root / "shell" / "server"), root) == {"shell/server"}
+
+
+def test_what_an_interpreter_is_to_run_is_a_script_whatever_its_name_and_its_arguments_are_not(root):
+    for name in ("app/server", "data/secret"):
+        (root / name).parent.mkdir()
+        (root / name).touch()
+    needs = find("python3", "-u", root / "app" / "server", root / "data" / "secret")
+    assert own(needs, root) == {"app", "data/secret"}
+    assert own(find("python3", "-c", root / "app" / "server"), root) == {"app/server"}
+
+
+def test_a_script_of_node_opens_the_modules_above_it(root):
+    script = root / "repository" / "packages" / "server" / "index.js"
+    script.parent.mkdir(parents=True)
+    script.touch()
+    (script.parent / "package.json").touch()
+    (root / "repository" / "node_modules").mkdir()
+    link(root / "node_modules", "/etc")
+    assert own(find("true", script), root) == {"repository/packages/server", "repository/node_modules"}
+
+
+def test_a_script_that_a_process_may_write_opens_nothing_beside_it(root):
+    (root / "mine").mkdir()
+    program(root / "mine" / "server.py", "#!/usr/bin/python3\n")
+    (root / "node_modules").mkdir()
+    program(root / "mine" / "server.js", "#!/usr/bin/python3\n")
+    for name in ("server.py", "server.js"):
+        assert own(find(root / "mine" / name, write=(str(root / "mine" / name),)), root) == set()
 
 
 def test_the_working_directory_is_opened_unless_it_is_a_home(root):

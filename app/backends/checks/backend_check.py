@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from app import __version__
-from app.backends.checks.missed import Asked, Findings, Missed, findings, reaching_out
+from app.backends.checks.missed import MOST, Asked, Findings, Missed, findings, reaching_out
+from app.backends.checks.modules import missed_modules
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Timeouts
@@ -114,6 +116,9 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     refused = None if process is None else process.refused
     asked = Asked(talk.reaching[:MAX_REACHING], has_proxy=refused is not None, refused=tuple(refused or ()))
     found = findings(missed, spec, stderr, asked, has_failed=failure is not None)
+    if failure is not None and spec.sandbox.mode != "off":
+        modules = await anyio.to_thread.run_sync(missed_modules, spec, stderr)
+        found = replace(found, missed=(*modules, *found.missed)[:MOST])
     if failure is not None and found.missed and not failure.limit:
         failure = replace(failure, hint=_missed_hint(found.missed[0]))
     return replace(talk.result(), failure=failure, findings=found)

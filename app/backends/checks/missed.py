@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from app.domain import BackendSpec
 from app.public_addresses import Address, is_public
-from app.sandbox.needs import MODULES, NEVER, PACKAGE_SCRIPTS
+from app.sandbox.needs import NEVER
+from app.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
 
 MOST = 10  # of a report
 _LAST = 3  # so many calls, and files that nobody names, are reported after a failure
