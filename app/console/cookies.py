@@ -2,8 +2,30 @@
 
 from collections.abc import Iterable
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-_SECURE = b"__Host-"  # browsers take such a cookie over https only, and for this host only
+from starlette.types import Scope
+
+# Browsers take such a cookie over https only; the first one for this host and all of its paths only.
+_OF_HOST, _OF_PATH = b"__Host-", b"__Secure-"
+
+
+class Reached(NamedTuple):
+    """How browsers reach the console. `path`: what a proxy strips; other programs may be at other paths of the host."""
+
+    is_https: bool
+    path: str
+
+
+def path_of(public_url: str | None) -> str:
+    return "" if public_url is None else urlsplit(public_url).path
+
+
+def reached(public_url: str | None, scope: Scope) -> Reached:
+    """By PUBLIC_URL, else by the request."""
+    if public_url is None:
+        return Reached(scope.get("scheme") == "https", "")
+    return Reached(public_url.startswith("https:"), path_of(public_url))
 
 
 class Cookie(NamedTuple):
@@ -13,23 +35,26 @@ class Cookie(NamedTuple):
     name: bytes
     same_site: bytes
 
-    def of(self, headers: Iterable[tuple[bytes, bytes]], *, is_https: bool) -> bytes | None:
+    def of(self, headers: Iterable[tuple[bytes, bytes]], where: Reached) -> bytes | None:
         """Its value in a request. Of several none counts: another site of the same domain may have set one."""
-        name = self._name(is_https=is_https)
+        name = self._name(where)
         sent = b";".join(value for key, value in headers if key == b"cookie")
         pairs = [pair.strip().partition(b"=") for pair in sent.split(b";")]
         found = [value for each, _, value in pairs if each == name]
         return found[0] if len(found) == 1 else None
 
-    def header(self, value: bytes, *, is_https: bool) -> tuple[bytes, bytes]:
+    def header(self, value: bytes, where: Reached) -> tuple[bytes, bytes]:
         """The header of an answer that sets it; an empty value removes it."""
-        words = [self._name(is_https=is_https) + b"=" + value, b"Path=/", b"HttpOnly", b"SameSite=" + self.same_site]
+        path = b"Path=" + (where.path or "/").encode()
+        words = [self._name(where) + b"=" + value, path, b"HttpOnly", b"SameSite=" + self.same_site]
         words += [] if value else [b"Max-Age=0"]
-        words += [b"Secure"] if is_https else []
+        words += [b"Secure"] if where.is_https else []
         return b"set-cookie", b"; ".join(words)
 
-    def _name(self, *, is_https: bool) -> bytes:
-        return _SECURE + self.name if is_https else self.name
+    def _name(self, where: Reached) -> bytes:
+        if not where.is_https:
+            return self.name
+        return (_OF_PATH if where.path else _OF_HOST) + self.name
 
 
 SESSION = Cookie(b"trunkline-console", b"Strict")

@@ -11,7 +11,7 @@ from functools import partial
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.console.cookies import SESSION
+from app.console.cookies import SESSION, reached
 from app.console.sessions import REMEMBERED, ConsoleSessions, SignedIn
 from app.console.visit import locked_down
 from app.errors import StorageUnavailable
@@ -35,7 +35,7 @@ class Passage:
 
     def __init__(self, gateway: ASGIApp, sessions: ConsoleSessions, public_url: str | None) -> None:
         self._gateway, self._sessions = gateway, sessions
-        self._is_https = None if public_url is None else public_url.startswith("https:")
+        self._public_url = public_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Changes the request into one with an Authorization header, or refuses it."""
@@ -46,7 +46,7 @@ class Passage:
         if isinstance(answer, ProblemResponse):
             await answer(scope, receive, _Reply(send).send)
             return
-        cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope)) or b""
+        cookie = SESSION.of(scope["headers"], reached(self._public_url, scope)) or b""
         reply = _Reply(send, partial(self._is_signed_out, cookie))
         await self._gateway(answer, self._while_signed_in(cookie, receive), reply.send)
         await reply.finish()
@@ -89,12 +89,8 @@ class Passage:
         return changed
 
     async def _signed_in(self, scope: Scope) -> SignedIn | None:
-        cookie = SESSION.of(scope["headers"], is_https=self.is_https(scope))
+        cookie = SESSION.of(scope["headers"], reached(self._public_url, scope))
         return None if cookie is None else await self._sessions.find(cookie)
-
-    def is_https(self, scope: Scope) -> bool:
-        """Whether browsers reach us by https."""
-        return bool(scope.get("scheme") == "https" if self._is_https is None else self._is_https)
 
 
 class _Reply:

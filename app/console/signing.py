@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, quote, urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from app.console.cookies import SESSION, SIGNING_IN
+from app.console.cookies import SESSION, SIGNING_IN, Reached, reached
 from app.console.issuer_sign_in import IssuerSignIn, NotSignedIn
 from app.console.passage import is_same_origin
 from app.console.rest import Refused, Rest
@@ -43,15 +43,14 @@ class Signing:
     ) -> None:
         self._sessions, self._by_issuer, self._attempts = sessions, by_issuer, attempts
         self._rest, self._templates = rest, templates
-        self._is_https = None if public_url is None else public_url.startswith("https:")
+        self._public_url = public_url
 
-    def is_https(self, request: Request) -> bool:
-        """Whether browsers reach us by https."""
-        return bool(request.scope.get("scheme") == "https" if self._is_https is None else self._is_https)
+    def _reached(self, request: Request) -> Reached:
+        return reached(self._public_url, request.scope)
 
     async def who(self, request: Request) -> SignedIn | None:
         """Whose cookie it is. Raises StorageUnavailable."""
-        cookie = SESSION.of(request.scope["headers"], is_https=self.is_https(request))
+        cookie = SESSION.of(request.scope["headers"], self._reached(request))
         return None if cookie is None else await self._sessions.find(cookie)
 
     async def show(self, request: Request) -> Response:
@@ -105,13 +104,13 @@ class Signing:
             url, cookie = await self._by_issuer.begin(tenant, asked.get("issuer", ""), to, request.scope[BASE_URL])
         except NotSignedIn as error:
             return self._form(to=to, status=422, error=str(error))
-        return _redirected(url, SIGNING_IN.header(cookie, is_https=self.is_https(request)))
+        return _redirected(url, SIGNING_IN.header(cookie, self._reached(request)))
 
     async def back(self, request: Request) -> Response:
         """Somebody comes back from the provider. The cookie of the session does not go with a request that another site
         has caused, so a page of ours goes on."""
-        is_https = self.is_https(request)
-        cookie = SIGNING_IN.of(request.scope["headers"], is_https=is_https)
+        where = self._reached(request)
+        cookie = SIGNING_IN.of(request.scope["headers"], where)
         self._spend(request)
         try:
             found = await self._by_issuer.finish(cookie, dict(request.query_params), request.scope[BASE_URL])
@@ -120,7 +119,7 @@ class Signing:
         except (NotSignedIn, Refused) as error:
             return self._form(to=HOME, status=403, error=str(error))
         answer = self._templates.response("again.html", {"to": _target(to)})
-        answer.raw_headers += [header, SIGNING_IN.header(b"", is_https=is_https)]
+        answer.raw_headers += [header, SIGNING_IN.header(b"", where)]
         return answer
 
     async def sign_out(self, request: Request) -> Response:
@@ -130,7 +129,7 @@ class Signing:
         if not is_ours or signed_in is None or form.get("csrf") != signed_in.csrf:
             return self._form(to=HOME, status=403, error=_FOREIGN)
         await self._sessions.end(signed_in)
-        return _redirected(SIGN_IN, SESSION.header(b"", is_https=self.is_https(request)))
+        return _redirected(SIGN_IN, SESSION.header(b"", self._reached(request)))
 
     async def _session(self, request: Request, tenant: str, credential: str) -> tuple[bytes, bytes]:
         """The header with the cookie of a new session. Raises Refused: REST does not accept the credential."""
@@ -138,7 +137,7 @@ class Signing:
         me = await self._me(request, tenant, authorization)
         until = None if me["expires_at"] is None else datetime.fromisoformat(me["expires_at"])
         cookie = await self._sessions.begin(tenant or me["tenant"], authorization, until)
-        return SESSION.header(cookie, is_https=self.is_https(request))
+        return SESSION.header(cookie, self._reached(request))
 
     async def _me(self, request: Request, tenant: str, authorization: bytes) -> Any:
         nobody = SignedIn(tenant, authorization, "", b"", _NEVER)

@@ -11,6 +11,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from app.console.assets import Assets
+from app.console.cookies import path_of
 from app.console.issuer_sign_in import DONE, IssuerSignIn
 from app.console.renewals import Renewals
 from app.console.rest import Me, Refused, Rest
@@ -40,7 +41,7 @@ class Site:
         public_url: str | None,
     ) -> None:
         assets = Assets()
-        self._api, self._rest, self._templates = api, Rest(api, me), Templates(assets)
+        self._api, self._rest, self._templates = api, Rest(api, me), Templates(assets, path_of(public_url))
         self._renewals = Renewals()
         self._signing = Signing(sessions, by_issuer, attempts, self._rest, self._templates, public_url)
         signing = self._signing

@@ -57,12 +57,16 @@ class Missing(NamedTuple):
 class Templates:
     """The templates of the console. What they show is escaped; a name that nobody has given is an error."""
 
-    def __init__(self, assets: Assets) -> None:
+    def __init__(self, assets: Assets, base: str) -> None:
+        """`base`: what a proxy strips from the addresses of pages."""
         self._environment = Environment(
             loader=PackageLoader("app.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True,
         )  # fmt: skip
-        self._environment.globals.update(asset=assets.url, version=__version__, url=page_url)
+        self._environment.globals.update(
+            asset=lambda name: base + assets.url(name), version=__version__, base=base,
+            url=lambda *parts, **query: base + page_url(*parts, **query),
+        )  # fmt: skip
         self._environment.filters.update(wording.FILTERS)
         self._environment.tests["odd_line"] = wording.is_odd_line
         self._environment.tests["missing"] = lambda part: isinstance(part, Missing)
@@ -87,7 +91,7 @@ class Templates:
 
 
 def page_url(*parts: str, **query: object) -> str:
-    """The address of a page of the console; the parts are escaped, empty values of the query left out."""
+    """The path of a page of the console; the parts are escaped, empty values of the query left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     path = "/".join(["/console", *(quote(part, safe=":") for part in parts)])
     return path + ("?" + urlencode(given) if given else "")

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import anyio
 from starlette.exceptions import HTTPException
@@ -45,6 +46,7 @@ class Rest:
     def __init__(self, app: ASGIApp, door: Door, pages: Mapping[str, ASGIApp], *, max_body_bytes: int) -> None:
         self.app, self.door, self._pages, self._max_body_bytes = app, door, pages, max_body_bytes
         self._hosts, self._requests, self._public_url, self._inside = door[:4]
+        self._path = urlsplit(self._public_url or "").path.encode()  # which a proxy strips from what it passes on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Removes a trailing slash, which the routes do not know."""
@@ -93,10 +95,12 @@ class Rest:
         await self._asked(scope, _limited(request, self._max_body_bytes), send)
 
     def _counting(self, request: McpRequest) -> Send:
-        """A `send` that counts and logs refusals."""
+        """A `send` that counts and logs refusals, and has addresses lead back through the proxy."""
         scope = request.scope
 
         async def counting(message: Message) -> None:
+            if self._path and message["type"] == "http.response.start":
+                message["headers"] = [_below(self._path, *pair) for pair in message["headers"]]
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 principal = scope.get("state", {}).get("principal")
                 let_in = principal if isinstance(principal, Principal) else None
@@ -148,6 +152,11 @@ class Rest:
         except GatewayError as error:
             await request.answer_error(error)
             return True
+
+
+def _below(path: bytes, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """A header of an answer; where it leads is below `path`."""
+    return (name, path + value) if name == b"location" and value.startswith(b"/") else (name, value)
 
 
 def _limited(request: McpRequest, limit: int) -> Receive:

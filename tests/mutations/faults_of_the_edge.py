@@ -9,6 +9,7 @@ SHAKES = ("tests/edge/test_handshake.py",)
 SEALED = ("tests/edge/test_tls_transport.py",)
 RENEWS = ("tests/node/test_certificate_files.py",)
 PLACES = ("tests/edge/test_connections.py",)
+BELOW = ("tests/integration/test_below_a_path.py",)
 FIELDS = ("tests/http/test_header_fields.py",)
 
 FAULTS_OF_THE_EDGE = (
@@ -26,6 +27,27 @@ FAULTS_OF_THE_EDGE = (
         'joined[name] += b", " + value',
         "joined[name] = value",
         FIELDS,
+    ),
+    Fault(
+        "HTTP+SSE names an endpoint that the proxy does not pass on",
+        "app/transports/http_sse.py",
+        "{urlsplit(request.base_url()).path}/t/",
+        "/t/",
+        BELOW,
+    ),
+    Fault(
+        "a Location leads out of the proxy's path",
+        "app/transports/rest.py",
+        "(name, path + value)",
+        "(name, value)",
+        BELOW,
+    ),
+    Fault(
+        "the console's cookie goes to other programs of the host",
+        "app/console/cookies.py",
+        'path = b"Path=" + (where.path or "/").encode()',
+        'path = b"Path=/"',
+        BELOW,
     ),
     # --- TLS
     Fault(

@@ -1,6 +1,7 @@
 // A new key, shown once, with what to paste into clients.
 
 import { make } from "./dom.js";
+import { base } from "./rest.js";
 
 document.addEventListener("answered", (event) => {
   if (event.target.id !== "new-key") return;
@@ -21,7 +22,7 @@ function show(key) {
   const made = document.getElementById("made");
   const name = document.getElementById("for")?.value;
   if (name === undefined) return;
-  const url = `${location.origin}/t/${made.dataset.tenant}/${name}/mcp`;
+  const url = `${location.origin}${base}/t/${made.dataset.tenant}/${name}/mcp`;
   const headers = { Authorization: `Bearer ${key}` };
   const cursor = btoa(JSON.stringify({ url, headers }));
   const code = encodeURIComponent(JSON.stringify({ name, type: "http", url, headers }));

@@ -1,5 +1,8 @@
 // Requests to the gateway as whoever has signed in: the REST API and the MCP endpoints, behind /console/-.
 
+// What a proxy in front of the gateway strips from addresses; the path of PUBLIC_URL.
+export const base = document.documentElement.dataset.base;
+
 export class Problem extends Error {
   // What REST answers where it refuses (RFC 9457).
   constructor(status, body) {
@@ -11,7 +14,7 @@ export class Problem extends Error {
 
 export function send(path, init = {}) {
   const headers = { "X-CSRF-Token": document.body.dataset.csrf, ...init.headers };
-  return fetch("/console/-" + path, { ...init, headers, credentials: "same-origin", redirect: "error" });
+  return fetch(base + "/console/-" + path, { ...init, headers, credentials: "same-origin", redirect: "error" });
 }
 
 // JSON there and back; `path` is below /api/v1. Throws Problem; TypeError where the gateway cannot be reached.

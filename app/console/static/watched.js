@@ -1,7 +1,7 @@
 // The banner: while the messages of a session of this tenant are being looked at, every page of it says so.
 
 import { make } from "./dom.js";
-import { rest } from "./rest.js";
+import { base, rest } from "./rest.js";
 
 const EVERY_MS = 30_000;
 const place = document.getElementById("watched");
@@ -20,7 +20,7 @@ async function look() {
   shown = now;
   place.replaceChildren(...open.map((each) => make("p", { class: "notice warn" },
     `Messages of ${each.session === null ? `the next sessions of ${each.backend}` : `session ${each.session}`} are being looked at${each.payloads ? ", with what they say" : ""}, until ${each.ends_at.slice(11, 16)} UTC, by ${each.issuer} ${each.subject} of ${each.opener_tenant}: ${each.reason} `,
-    make("a", { href: `/console/tenants/${encodeURIComponent(each.tenant)}/inspections/${encodeURIComponent(each.id)}` }, "Look"))));
+    make("a", { href: `${base}/console/tenants/${encodeURIComponent(each.tenant)}/inspections/${encodeURIComponent(each.id)}` }, "Look"))));
 }
 
 if (place !== null) {
