@@ -32,7 +32,7 @@ ERROR_CODES = frozenset({
 LIMITS = (
     "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
     "max_processes", "memory_mb", "spawns_per_minute", "node_processes", "node_waiting", "node_sessions",
-    "unread_answers",
+    "unread_answers", "loop_share",
 )  # fmt: skip
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
 PROCESS_LIMITS = ("memory", "disk", "files", "pids", "cpu", "memory_mb", "spawns_per_minute")
@@ -130,6 +130,7 @@ class Metrics:
     def __init__(self, version: str, per_backend: int = 0) -> None:
         self.registry = CollectorRegistry()
         self.backend_labels = BackendLabels(per_backend)
+        self.tenant_labels = BackendLabels(per_backend)
         self._declare_calls_and_sessions()
         self._declare_processes()
         self._declare_use_of_backends()
@@ -325,6 +326,9 @@ class Metrics:
         self.shed = self._counter(
             "trunkline_shed_total", "Sessions and calls refused because the node is overloaded.", "what", "mark"
         )
+        self.loop_share_waits = self._counter(
+            "trunkline_loop_share_wait_seconds_total", "Time that work waited for its turn on the event loop.", "tenant"
+        )
 
     def _declare_node(self, version: str) -> None:
         self._gauge("trunkline_build_info", "Always 1; the label is the version.", "version").labels(version).set(1)
@@ -332,10 +336,10 @@ class Metrics:
             "trunkline_loop_lag_seconds", "How late the event loop is, averaged over about a second."
         )
         self.memory_used_bytes = self._gauge(
-            "trunkline_memory_used_bytes", "Memory used in this container, or on this machine."
+            "trunkline_memory_used_bytes", "Memory used in the container, or on the machine."
         )
         self.memory_limit_bytes = self._gauge(
-            "trunkline_memory_limit_bytes", "Memory of this container, or of this machine."
+            "trunkline_memory_limit_bytes", "Memory of the container, or of the machine."
         )
         self.descriptors_used = self._gauge("trunkline_descriptors_used", "Open file descriptors of the node.")
         self.descriptors_limit = self._gauge("trunkline_descriptors_limit", "File descriptors that the node may open.")

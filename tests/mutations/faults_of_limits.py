@@ -14,6 +14,7 @@ MEASURING = ("tests/processes/test_measuring.py",)
 BUDGETS = ("tests/backends/test_pool_budgets.py", "tests/limits/test_tenant_budgets.py")
 METER = ("tests/processes/test_meter.py",)
 TENANT_MEMORY = ("tests/limits/test_tenant_memory.py",)
+LOOP_SHARES = ("tests/limits/test_loop_shares.py",)
 PROCESS_LIMITS = ("tests/integration/test_process_limits.py",)
 TASKS = ("tests/protocol/test_running_tasks.py",)
 UNREAD = ("tests/limits/test_unread_answers.py",)
@@ -382,5 +383,33 @@ FAULTS_OF_LIMITS = (
         "await self._groups.limit_tenants({process.spec for process in self._processes()})",
         "pass",
         PROCESS_LIMITS,
+    ),
+    Fault(
+        "a tenant over its share of the loop goes on at once after its piece",
+        "app/limits/loop_shares.py",
+        "max(self._others_until, now) + seconds)",
+        "max(self._others_until, now))",
+        LOOP_SHARES,
+    ),
+    Fault(
+        "a tenant over its share goes before the others that wait",
+        "app/limits/loop_shares.py",
+        "            places = self._waiting.pop(tenant)\n",
+        "            places = self._waiting[tenant]\n",
+        LOOP_SHARES,
+    ),
+    Fault(
+        "work within a tenant's share leaves no room between its pieces",
+        "app/limits/loop_shares.py",
+        "            await asyncio.sleep(0)\n",
+        "",
+        LOOP_SHARES,
+    ),
+    Fault(
+        "any number of a tenant's requests may wait for a turn",
+        "app/limits/loop_shares.py",
+        "if self.waiting(tenant) < MAX_WAITING:",
+        "if True:",
+        LOOP_SHARES,
     ),
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from app.config.settings import Settings
+from app.limits.loop_shares import LoopShares
 from app.metrics import Metrics
 from app.node.certificate_files import CertificateFiles
 from app.sessions.idle.parking import Parking
@@ -24,6 +25,7 @@ class Opening:
     sessions: OpenSessions
     standstill: StandstillDetector
     parking: Parking
+    shares: LoopShares
     tracer: Tracer | None = None
     certificate: CertificateFiles | None = None
 
@@ -40,4 +42,15 @@ class Opening:
         """With no sessions yet."""
         standstill = StandstillDetector()
         parking = Parking(standstill, metrics)
-        return cls(stack, settings, metrics, node_id, OpenSessions(), standstill, parking, tracer, certificate)
+        return cls(
+            stack,
+            settings,
+            metrics,
+            node_id,
+            OpenSessions(),
+            standstill,
+            parking,
+            LoopShares(metrics),
+            tracer,
+            certificate,
+        )
