@@ -335,12 +335,8 @@ class Metrics:
         self.loop_lag_seconds = self._gauge(
             "trunkline_loop_lag_seconds", "How late the event loop is, averaged over about a second."
         )
-        self.memory_used_bytes = self._gauge(
-            "trunkline_memory_used_bytes", "Memory used in the container, or on the machine."
-        )
-        self.memory_limit_bytes = self._gauge(
-            "trunkline_memory_limit_bytes", "Memory of the container, or of the machine."
-        )
+        self.memory_used_bytes = self._gauge("trunkline_memory_used_bytes", "Memory used in the container or machine.")
+        self.memory_limit_bytes = self._gauge("trunkline_memory_limit_bytes", "Memory of the container or machine.")
         self.descriptors_used = self._gauge("trunkline_descriptors_used", "Open file descriptors of the node.")
         self.descriptors_limit = self._gauge("trunkline_descriptors_limit", "File descriptors that the node may open.")
         self.job_failures = self._counter("trunkline_job_failures_total", "Jobs of the node that failed.", "job")

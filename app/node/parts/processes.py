@@ -7,6 +7,7 @@ from functools import partial
 import anyio.to_thread
 
 from app.backends.failures import FailureLog
+from app.backends.loop_use import LoopUse
 from app.backends.pool import PoolOptions, ProcessPool
 from app.catalog.catalog import Catalog
 from app.catalog.knowledge import Knowledge
@@ -15,7 +16,6 @@ from app.config.settings import Settings
 from app.domain import Limits
 from app.errors import SettingsError
 from app.limits.descriptors import ProcessRoom
-from app.limits.loop_use import LoopUse
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from app.limits.loop_use import BUSY_SHARE, WINDOW_S, LoopUse, _wanted_s
+from app.backends.loop_use import BUSY_SHARE, WINDOW_S, LoopUse, _wanted_s
 
 
 class Thread:
