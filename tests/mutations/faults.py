@@ -6,6 +6,7 @@ found exactly once is an error.
 """
 
 from tests.mutations.fault import Fault
+from tests.mutations.faults_of_administration import FAULTS_OF_ADMINISTRATION
 from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
@@ -569,6 +570,7 @@ FAULTS = (
     *FAULTS_OF_LIMITS,
     *FAULTS_OF_NAMESPACES,
     *FAULTS_OF_NODES,
+    *FAULTS_OF_ADMINISTRATION,
     *FAULTS_OF_BACKENDS,
     *FAULTS_OF_GROUPS,
     *FAULTS_OF_REGISTRATION,

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -31,12 +32,15 @@ MAX_ENV_BYTES = 64 * 1024
 MAX_WARM = 1000
 MAX_QUOTED = 200  # characters of a value in a message
 
+ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
+
 _TIMEOUTS = Timeouts()
 
 
-def _one_program(command: str) -> str:
+def _one_program(command: str, info: ValidationInfo) -> str:
     """Refuses a command line, because no shell splits it. The path of an existing file may contain spaces."""
-    if not any(each.isspace() for each in command) or (command.startswith("/") and os.path.isfile(command)):
+    is_file = command.startswith("/") and (info.context is ELSEWHERE or os.path.isfile(command))
+    if is_file or not any(each.isspace() for each in command):
         return command
     message = "must be one program without its arguments"
     try:

@@ -15,6 +15,8 @@ from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, 
 
 MAX_BYTES = 64 << 10  # of a whole recipe, as JSON
 MAX_MEMBERS = 200
+MAX_DEPTH = 32  # levels of a value: those who show it have their own limits
+LEAST, MOST = -(1 << 63), (1 << 64) - 1  # of whole numbers that programs read alike
 
 Expression = Annotated[
     str,
@@ -45,6 +47,10 @@ class StepBody(Strict):
     condition: Expression | None = None
     question: QuestionBody | None = None
 
+    def objects(self) -> list[object]:
+        """Its values of any form."""
+        return [self.arguments, *([] if self.question is None else [self.question.requested_schema])]
+
     def value(self) -> Step:
         """The step."""
         question = None if self.question is None else Question(**dict(self.question))
@@ -74,14 +80,18 @@ class RecipeBody(Strict):
             raise PydanticCustomError("input_schema", 'an `input_schema` is `{"type": "object", …}`')
         try:
             members = self.model_dump()
-            size, is_finite = len(msgspec.json.encode(members)), _is_finite(members)
+            size = len(msgspec.json.encode(members))
         except (RecursionError, ValueError):
-            size, is_finite = MAX_BYTES + 1, True
+            size = MAX_BYTES + 1
         if size > MAX_BYTES:
             raise PydanticCustomError("bytes", "a recipe has at most {most} bytes", {"most": MAX_BYTES})
-        if not is_finite:
-            raise PydanticCustomError("finite_number", "a recipe has finite numbers only")
+        objects = (self.input_schema, self.output, *(each for step in self._steps() for each in step.objects()))
+        for each in objects:
+            _require_readable(each, MAX_DEPTH)
         return self
+
+    def _steps(self) -> list[StepBody]:
+        return [step for each in self.steps for step in _group(each)]
 
     def value(self, changed_at: datetime, version: int = 1) -> Recipe:
         """The recipe."""
@@ -144,10 +154,13 @@ def _group(each: StepBody | list[StepBody]) -> list[StepBody]:
     return [each] if isinstance(each, StepBody) else each
 
 
-def _is_finite(value: object) -> bool:
+def _require_readable(value: object, levels: int) -> None:
     """NaN and Infinity are no JSON, though Python reads them: PostgreSQL refuses them, and so do clients."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return not isinstance(value, list) or all(map(_is_finite, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("finite_number", "a recipe has finite numbers only")
+    if isinstance(value, int) and not LEAST <= value <= MOST:
+        raise PydanticCustomError("large_number", "a whole number of a recipe has at most 64 bits")
+    if not levels:
+        raise PydanticCustomError("depth", "a value of a recipe has at most {most} levels", {"most": MAX_DEPTH})
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_readable(each, levels - 1)

@@ -11,7 +11,7 @@ from typing import Any
 from app.cli.files.carrying_out import carry_out
 from app.cli.files.current import CurrentTenant, read_tenant, tenant_names
 from app.cli.files.exporting import export
-from app.cli.files.gateway_file import read_files
+from app.cli.files.gateway_file import MAX_FILE_BYTES, read_files
 from app.cli.files.kinds import KINDS
 from app.cli.files.plan import CHANGE, MAKE, REMOVE, Plan, make_plan
 from app.cli.files.schema import schema
@@ -66,6 +66,9 @@ def export_files(options: argparse.Namespace) -> int:
     if missing := [tenant.name for tenant in tenants if not tenant.exists]:
         raise GatewayError(f"there is no tenant {', '.join(missing)}")
     exported = export(tenants)
+    if len(exported.text().encode()) > MAX_FILE_BYTES:
+        words = f"`apply` reads at most {MAX_FILE_BYTES >> 20} MiB of a file, and this is more"
+        raise GatewayError(words, hint="export one tenant after the other, with --tenant")
     if options.output and options.output != "-":
         _write(options.output, exported.text())
     else:

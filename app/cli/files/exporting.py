@@ -4,9 +4,9 @@ to be filled in."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.cli.files import references
 from app.cli.files.current import CurrentTenant
 from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind, TenantMembers
-from app.cli.files.references import variable_name
 from app.cli.files.strict_yaml import written
 
 _ABOUT = """# What a gateway has, for `trunkline apply`.
@@ -30,6 +30,7 @@ class Exported:
             "limits": _differing(limits, defaults["limits"]),
             "sandbox_exempt": bool(tenant.members.get("sandbox_exempt")),
             "registry": tenant.members.get("registry", "off"),
+            "inspections": tenant.members.get("inspections", "allowed"),
         }
         own |= _switch(tenant.members)
         for kind in KINDS:
@@ -47,7 +48,7 @@ class Exported:
     def _object(self, kind: Kind, tenant: str, name: str, current: Mapping[str, Any]) -> dict[str, Any]:
         defaults = kind.defaults()
         found = {
-            member: _differing(current[member], defaults.get(member))
+            member: _differing(current[member], defaults.get(member)) if kind.is_filled(member) else current[member]
             for member in kind.members
             if member in current
             and member not in (*LEFT_ALONE, *kind.secret_maps)
@@ -56,16 +57,19 @@ class Exported:
         }
         if "members" in found:
             found["members"] = [_short(member) for member in found["members"]]
+        found |= _switch(current)
+        if kind.has_references:
+            found = {member: references.changed(value, references.escaped) for member, value in found.items()}
         for member in kind.secret_maps:
             if values := current.get(member):
                 found[member] = {key: self._reference(tenant, name, key) for key in sorted(values)}
         if kind.secrets and current.get("jwks_url") is None and current.get("discovery_url") is None:
             found["secret"] = self._reference(tenant, name, "secret")
-        return found | _switch(current)
+        return found
 
     def _reference(self, *words: str) -> str:
         # Different words can make the same name; two secrets must not become one.
-        wanted = name = variable_name(*words)
+        wanted = name = references.variable_name(*words)
         number = 2
         while name in self.variables:
             name, number = f"{wanted}_{number}", number + 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from app.admin.schemas.backends import ELSEWHERE
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind, TenantMembers
 from app.cli.files.strict_yaml import Text, Unreadable, read
@@ -17,7 +18,7 @@ from app.domain import is_name
 from app.errors import InvalidRequest
 from app.terminal.text import printable
 
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES = 32 << 20
 MAX_FILES = 1000
 MAX_SHOWN = 20  # errors in one message
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -195,6 +196,8 @@ class _File:
     def _filled(self, kind: Kind, members: dict[str, Any], at: tuple[str, ...]) -> dict[str, Any]:
         """The members, with what references in secret ones name."""
         body = dict(members)
+        for name in body.keys() - {*kind.secret_maps, *kind.secrets} if kind.has_references else ():
+            body[name] = references.changed(body[name], references.unescaped)
         for name in kind.secret_maps:
             if isinstance(body.get(name), dict):
                 body[name] = {key: self._one_filled(value, (*at, name, key)) for key, value in body[name].items()}
@@ -213,7 +216,7 @@ class _File:
 
     def _refuse_references(self, kind: Kind, members: Mapping[str, Any], at: tuple[str, ...]) -> None:
         """A value that answers and plans show must not become a secret."""
-        if kind.secret_maps or kind.secrets:
+        if kind.has_references:
             for name, value in members.items():
                 if name not in (*kind.secret_maps, *kind.secrets) and references.has_reference(str(value)):
                     places = " and ".join(f"`{each}`" for each in (*kind.secret_maps, *kind.secrets))
@@ -221,7 +224,7 @@ class _File:
 
     def _validated(self, model: type[BaseModel], members: dict[str, Any], at: tuple[str, ...]) -> Any:
         try:
-            return model.model_validate(members)
+            return model.model_validate(members, context=ELSEWHERE)
         except ValidationError as error:
             self._say_all(error, at, model)
             return None

@@ -12,7 +12,7 @@ from app.admin.schemas.fields import Reason, Strict
 from app.admin.schemas.guides import GuideAnswer, GuideBody
 from app.admin.schemas.issuers import IssuerBody, TenantsBody
 from app.admin.schemas.recipes import RecipeAnswer, RecipeBody
-from app.admin.schemas.tenants import LimitsBody, Registry, SandboxExempt
+from app.admin.schemas.tenants import Inspections, LimitsBody, Registry, SandboxExempt
 from app.admin.schemas.toolsets import ToolsetAnswer, ToolsetBody
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
@@ -25,6 +25,7 @@ class TenantMembers(Strict):
     limits: LimitsBody = Field(default_factory=LimitsBody)
     sandbox_exempt: SandboxExempt = False
     registry: Registry = "off"
+    inspections: Inspections = "allowed"
     enabled: bool = True
     reason: Reason = ""
 
@@ -44,9 +45,19 @@ class Kind:
     list_is_whole: bool = True
 
     @property
+    def has_references(self) -> bool:
+        """Whether some of its members may be references, so that in the others their form is escaped."""
+        return bool(self.secret_maps or self.secrets)
+
+    @property
     def members(self) -> list[str]:
         """Of its body, without its name and what is never shown."""
         return [name for name in self.body.model_fields if name not in (self.named_by, *self.secrets)]
+
+    def is_filled(self, name: str) -> bool:
+        """Whether the member is an object that the gateway fills with defaults. Others are as they were given."""
+        kind = self.body.model_fields[name].annotation
+        return isinstance(kind, type) and issubclass(kind, BaseModel)
 
     def shown(self, body: BaseModel) -> dict[str, Any]:
         """The members as the gateway would show them, with the values of secrets hidden."""

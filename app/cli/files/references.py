@@ -3,14 +3,17 @@ runs; what was read is sent to the gateway and nowhere else. `$${` is `${` itsel
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from app.cli.files.text import read_text
 from app.errors import InvalidRequest
 
 MAX_SECRET_BYTES = 64 * 1024
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+_LIKE_ONE = re.compile(r"(?=\$\{(?:env|file):)")
+_ESCAPED = re.compile(r"\$(?=\$\{(?:env|file):)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -24,8 +27,22 @@ def filled(text: str, folder: Path, environ: Mapping[str, str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text as a file has to have it, so that nothing in it is a reference."""
-    return text.replace("${", "$${")
+    """The text as a file has it where references are refused, so that nothing in it looks like one."""
+    return _LIKE_ONE.sub("$", text)
+
+
+def unescaped(text: str) -> str:
+    """What `escaped` was given."""
+    return _ESCAPED.sub("", text)
+
+
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """The value, with each text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(name): changed(each, change) for name, each in value.items()}
+    return [changed(each, change) for each in value] if isinstance(value, list) else value
 
 
 def has_reference(text: str) -> bool:

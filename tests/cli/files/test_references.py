@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cli.files.references import MAX_SECRET_BYTES, escaped, filled, has_reference, variable_name
+from app.cli.files.references import MAX_SECRET_BYTES, changed, escaped, filled, has_reference, unescaped, variable_name
 from app.errors import InvalidRequest
 
 
@@ -12,8 +12,13 @@ def test_environment_files_and_what_is_no_reference(tmp_path):
     assert filled("Bearer ${env:TOKEN}", tmp_path, environ) == "Bearer of the environment, ${env:OTHER}"
     assert filled("${file:key}/${file:" + str(tmp_path / "key") + "}", tmp_path, {}) == "of a file/of a file"
     assert filled("$${env:TOKEN} $TOKEN {x}", tmp_path, environ) == "${env:TOKEN} $TOKEN {x}"
-    text = "a ${env:X} $${y} ${"
-    assert filled(escaped(text), tmp_path, {}) == text
+
+
+@pytest.mark.parametrize("text", ["a ${env:X} $${y} ${", "$${env:X}", "$$${file:a}${env:", "${env:${file:x}}", "$"])
+def test_what_is_escaped_is_no_reference_and_what_it_was(text):
+    assert not has_reference(escaped(text))
+    assert unescaped(escaped(text)) == text
+    assert changed({text: [text, 1, None]}, escaped) == {escaped(text): [escaped(text), 1, None]}
 
 
 @pytest.mark.parametrize(

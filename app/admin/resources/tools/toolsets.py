@@ -68,6 +68,8 @@ async def change_toolset(
     if_match.require(ToolsetAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = _patched(spec, patch, switch)
+    if changed.timeouts.call_s < spec.timeouts.call_s:
+        _require_longer(changed, await access.admin.offered.listing(spec))
     if changed.toolset != spec.toolset:
         await _require_members(access, changed)
         _require_no_clash(changed, await access.admin.offered.listing(changed))
@@ -147,6 +149,14 @@ def _require_no_clash(spec: BackendSpec, listing: ToolsetListing) -> None:
     if listing.clashes:
         what = "; ".join(listing.clashes[:3])
         raise Conflict(f"{what}: give one of the members another `prefix`, or `rename` or `exclude` the tool")
+
+
+def _require_longer(spec: BackendSpec, listing: ToolsetListing) -> None:
+    """Raises InvalidRequest: it would give up a call of a recipe before that has ended, as no new recipe may have it."""
+    for name, recipe in listing.own.recipes.items():
+        if recipe.method.deadline_s >= spec.timeouts.call_s:
+            words = f"the recipe {name} has a `deadline_s` of {recipe.method.deadline_s:g} s: lower that first"
+            raise InvalidRequest(words, field="timeouts/call_s")
 
 
 def _patched(spec: BackendSpec, patch: ToolsetPatch, switch: Switch) -> BackendSpec:

@@ -115,6 +115,32 @@ async def test_numbers_that_are_not_finite_are_refused(kitchen, number, where):
     assert (answer.status_code, answer.json()["errors"][0]["detail"]) == (422, "a recipe has finite numbers only")
 
 
+async def test_what_others_cannot_read_is_refused(kitchen):
+    deep: Any = "`1`"
+    for _ in range(40):
+        deep = [deep]
+    for wrong in (
+        {"output": deep},
+        {"input_schema": {"type": "object", "maximum": 2**64}},
+        {"steps": [{**SAID, "arguments": {"text": "'x'", "more": {"a": deep}}}]},
+    ):
+        answer = await kitchen.ask("POST", PATH, {**body(), **wrong})
+        assert answer.status_code == 422, wrong
+        assert any(words in answer.json()["errors"][0]["detail"] for words in ("32 levels", "64 bits"))
+    most = {"type": "object", "maximum": 2**64 - 1, "minimum": -(2**63)}
+    assert (await kitchen.ask("POST", PATH, {**body(), "input_schema": most})).is_success
+
+
+async def test_a_toolset_does_not_give_up_before_its_recipes(kitchen):
+    toolset = "/api/v1/tenants/acme/toolsets/all"
+    assert (await kitchen.ask("DELETE", PATH + "/twice")).is_success
+    assert (await kitchen.ask("POST", PATH, body(deadline_s=30.0))).is_success
+    answer = await kitchen.ask("PATCH", toolset, {"timeouts": {"call_s": 30.0}})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "#/timeouts/call_s")
+    assert "`deadline_s` of 30 s: lower that first" in answer.json()["detail"]
+    assert (await kitchen.ask("PATCH", toolset, {"timeouts": {"call_s": 31.0}})).is_success
+
+
 async def test_a_recipe_cannot_have_the_name_of_a_tool_that_is_shown(kitchen):
     kitchen.offers.known["acme", "echo"] = offer("echo", tools=[tool("say", inputSchema=SCHEMA)])
     members = [{"backend": "echo", "prefix": "", "rename": {"say": "cook"}}]

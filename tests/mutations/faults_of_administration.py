@@ -1,0 +1,38 @@
+"""Faults of what administrators are shown and decide: files, the catalogue, problems."""
+
+from tests.mutations.fault import Fault
+
+ROUND = ("tests/cli/files/test_round_trip.py",)
+RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
+EXPORTING = "app/cli/files/exporting.py"
+
+FAULTS_OF_ADMINISTRATION = (
+    Fault(
+        "an export leaves out what a value of any form shares with its default",
+        EXPORTING,
+        "if kind.is_filled(member) else",
+        "if member else",
+        ROUND,
+    ),
+    Fault(
+        "an export has a text that looks like a reference",
+        EXPORTING,
+        "        if kind.has_references:",
+        "        if False:",
+        ROUND,
+    ),
+    Fault(
+        "a recipe has a value too deep for those who read it",
+        "app/admin/schemas/recipes.py",
+        "    if not levels:",
+        "    if False:",
+        RECIPES,
+    ),
+    Fault(
+        "a toolset gives up before its recipe does",
+        "app/admin/resources/tools/toolsets.py",
+        "if recipe.method.deadline_s >= spec.timeouts.call_s:",
+        "if recipe.method.deadline_s > spec.timeouts.call_s:",
+        RECIPES,
+    ),
+)
