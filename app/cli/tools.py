@@ -53,7 +53,7 @@ def search_tools(options: argparse.Namespace) -> int:
         print_json(rows)
     elif rows:
         shown = [{**row, "description": _first_line(row.get("description"))} for row in rows]
-        print_table(shown, ("shown_as", "backend", "tool", "description", "title"), of_tenant=False)
+        print_table(shown, ("shown_as", "kind", "backend", "tool", "description", "title"), of_tenant=False)
     else:
         print("no tool was found: describe in other words what you want to do", file=sys.stderr)
     return 0

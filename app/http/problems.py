@@ -200,5 +200,5 @@ def _allowed(request: Request) -> list[str]:
 
 
 def _bug(request: Request, _: Exception) -> Response:
-    # The server logs the exception: Starlette raises it again once this is sent.
+    # Rest logs the exception: Starlette raises it again once this is sent.
     return _refusal(request, HttpRefusal(500, "internal_error", "Internal error; this node's log has the details."))

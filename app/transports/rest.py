@@ -1,6 +1,7 @@
 """Rest: all that is no MCP endpoint: the REST API, its documents, metrics, questions of other nodes."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Mapping
 from functools import partial
@@ -24,9 +25,12 @@ from app.transports.remote.peer_requests import PeerRequests
 from app.transports.request import BODY_DEADLINE_S, McpRequest
 from app.transports.request_log import RequestLog, rest_fields
 
+log = logging.getLogger(__name__)
+
 LAST_WORD_S = 1.0  # for a client to read the answer to a cancelled request
 _UNCHECKED = frozenset({"/livez", "/readyz"})  # open to any Host: they reveal nothing
 _METRICS, _REGISTRIES = "/metrics", ("/registry/", "/v0.1/")
+_BUG = "Internal error; this node's log has the details."
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -110,7 +114,8 @@ class Rest:
         return counting
 
     async def _asked(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """FastAPI's answer; or an error where uvicorn cancels the request at the end of a drain."""
+        """FastAPI's answer; or an error where uvicorn cancels the request at the end of a drain, or after a bug. That
+        is logged here: later its request is not known."""
         has_begun = False
 
         async def noted(message: Message) -> None:
@@ -130,6 +135,10 @@ class Rest:
                 detail = "this node stopped before it knew whether the change was made; check before repeating it"
                 problem = ProblemResponse(500, stops.reason, detail=detail)
             await last_word(problem(scope, receive, send))
+        except Exception:
+            log.exception("Request failed with an unexpected exception: a bug in the gateway")
+            if not has_begun:  # outside of FastAPI, which has answered already
+                await ProblemResponse(500, "internal_error", detail=_BUG)(scope, receive, send)
 
     def _check_names(self, request: McpRequest, path: str) -> None:
         """Without a base URL for /metrics, where Host may be an address: so no token can be valid there."""

@@ -3,6 +3,8 @@
 from tests.mutations.fault import Fault
 
 ROUND = ("tests/cli/files/test_round_trip.py",)
+SEARCH = ("tests/admin/resources/tools/test_toolsets.py",)
+REST = ("tests/transports/test_rest.py",)
 RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
 EXPORTING = "app/cli/files/exporting.py"
 
@@ -34,5 +36,21 @@ FAULTS_OF_ADMINISTRATION = (
         "if recipe.method.deadline_s >= spec.timeouts.call_s:",
         "if recipe.method.deadline_s > spec.timeouts.call_s:",
         RECIPES,
+    ),
+    Fault(
+        "a search fails at a recipe",
+        "app/admin/resources/tools/catalog.py",
+        "is_recipe = listing.is_own(place.member)",
+        "is_recipe = False",
+        SEARCH,
+    ),
+    Fault(
+        "the traceback of a bug in REST has no request id",
+        "app/transports/rest.py",
+        """        except Exception:
+            log.exception(""",
+        """        except ZeroDivisionError:
+            log.exception(""",
+        REST,
     ),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import anyio.to_thread
 import msgspec
@@ -70,11 +70,14 @@ class ShownOffer(CatalogEntry):
 
 
 class FoundTool(BaseModel):
-    """A tool that a query means."""
+    """What a query means: a tool, or what a toolset has of its own."""
 
-    backend: str
-    tool: str = Field(description="As its backend calls it.")
-    shown_as: str = Field(description="As the toolset calls it; without one, as a toolset would by default.")
+    kind: Literal["tool", "recipe", "guide"]
+    backend: str | None = Field(description="null: the toolset itself has it.")
+    tool: str = Field(description="As its backend calls it; or the name of the recipe or guide.")
+    shown_as: str = Field(
+        description="As the toolset calls it, a guide by its URI; without a toolset, as one would by default."
+    )
     title: str | None
     description: str | None
 
@@ -117,10 +120,16 @@ def _found(listing: ToolsetListing, query: str, limit: int) -> list[FoundTool]:
 
 
 def _of_hit(listing: ToolsetListing, shown: str) -> FoundTool:
+    guide = listing.own.guides.get(shown)
+    if guide is not None:
+        about = {"title": guide.title or None, "description": guide.description or None}
+        return FoundTool(kind="guide", backend=None, tool=guide.name, shown_as=shown, **about)
     place, definition = listing.tool(shown), members_of(msgspec.Raw(listing.definition(shown)))
     assert place is not None
+    is_recipe = listing.is_own(place.member)
     return FoundTool(
-        backend=listing.members[place.member].name,
+        kind="recipe" if is_recipe else "tool",
+        backend=None if is_recipe else listing.members[place.member].name,
         tool=place.name,
         shown_as=shown,
         title=string_of(definition.get("title")),

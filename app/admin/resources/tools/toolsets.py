@@ -152,7 +152,7 @@ def _require_no_clash(spec: BackendSpec, listing: ToolsetListing) -> None:
 
 
 def _require_longer(spec: BackendSpec, listing: ToolsetListing) -> None:
-    """Raises InvalidRequest: it would give up a call of a recipe before that has ended, as no new recipe may have it."""
+    """Raises InvalidRequest: it would give up a call of a recipe before that ends, which no new recipe may have."""
     for name, recipe in listing.own.recipes.items():
         if recipe.method.deadline_s >= spec.timeouts.call_s:
             words = f"the recipe {name} has a `deadline_s` of {recipe.method.deadline_s:g} s: lower that first"

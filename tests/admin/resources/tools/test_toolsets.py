@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.catalog import knowledge
 from tests.protocol.toolset.offers import offer, tool
 
 PATH = "/api/v1/tenants/acme/toolsets"
@@ -116,7 +117,8 @@ async def test_the_catalogue_shows_every_backend_known_or_not(two):
     assert (await two.ask("GET", "/api/v1/tenants/acme/catalog/all")).status_code == 404
 
 
-async def test_a_search_finds_what_all_backends_offer_or_only_what_a_toolset_shows(two):
+async def test_a_search_finds_what_all_backends_offer_or_only_what_a_toolset_shows(two, monkeypatch):
+    monkeypatch.setattr(knowledge, "MAX_AGE_S", 0.0)
     two.offers.known[("acme", "other")] = offer(
         "other", tools=[tool("add_note", description="Writes down a thought.\nMore."), tool("rm", title="Remove")]
     )
@@ -133,6 +135,20 @@ async def test_a_search_finds_what_all_backends_offer_or_only_what_a_toolset_sho
             expected
         )
     assert (await two.ask("GET", f"{path}?query=x&toolset=other")).status_code == 404
+    # What the toolset itself has is found too.
+    guide = {"name": "paper", "title": "Paper", "text": "Of thoughts on parchment"}
+    await two.ask("POST", "/api/v1/tenants/acme/guides", guide)
+    recipe = {"name": "ponder", "toolset": "own", "steps": [{"id": "a", "tool": "other_rm"}]}
+    await two.ask("POST", PATH, {"name": "own", "members": [{"backend": "other"}], "guides": ["paper"]})
+    assert (await two.ask("POST", "/api/v1/tenants/acme/recipes", recipe)).is_success
+    for query, expected in (
+        ("parchment", ("guide", None, "paper", "guide://paper", "Paper", None)),
+        ("ponder", ("recipe", None, "ponder", "ponder", None, None)),
+    ):
+        (found,) = (await two.ask("GET", f"{path}?query={query}&toolset=own")).json()["items"]
+        assert (
+            tuple(found[name] for name in ("kind", "backend", "tool", "shown_as", "title", "description")) == expected
+        )
     assert (await two.ask("GET", path)).status_code == 422
     stranger = await two.key("acme", "mcp:connect")
     assert (await two.ask("GET", f"{path}?query=x", key=stranger)).status_code == 403
