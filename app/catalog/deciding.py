@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from app.catalog.entries import Decision
-from app.catalog.judging import Decided, Found, decided, judge, withheld
+from app.catalog.judging import Decided, Found, decided, judge, waiting, withheld
 from app.catalog.stores import ApprovalStore, CatalogStore
 from app.domain import BackendSpec
 from app.errors import Conflict, StorageUnavailable
@@ -64,8 +64,12 @@ class Deciding:
             if decision.approves:
                 looked_at = row.revision  # not what it offers only since
             said, offer = await self._approvals.get(*key), Offer.load(row.offer)
+            tools = decision.tools
+            if tools is None:
+                found = await self._found(key, offer, said)
+                tools = await anyio.to_thread.run_sync(waiting, offer, said, found)
             said_now = Decided(decision.approves, decision.by, datetime.now(UTC))
-            changed = await anyio.to_thread.run_sync(decided, offer, decision.tools, said, said_now)
+            changed = await anyio.to_thread.run_sync(decided, offer, tools, said, said_now)
             pins = await self._found(key, offer, said.after(changed))
             await self._approvals.put(*key, changed, Judgement(pins, said, row.revision), act=act)
 

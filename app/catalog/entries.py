@@ -38,7 +38,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a person says of tools as they are offered; None: of all. With a `revision` only if it is still that."""
+    """What a person says of tools as they are offered; None: of those that wait. With a `revision` only of that."""
 
     approves: bool
     tools: Sequence[str] | None

@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app.errors import InvalidRequest
-from app.pins import DefinitionTooLarge, Minor, Pin, Policy, Status, ToolNames, fingerprint, is_passed, pin, refusal
+from app.pins import (
+    DefinitionTooLarge,
+    Minor,
+    Pin,
+    Policy,
+    Status,
+    ToolNames,
+    fingerprint,
+    is_passed,
+    needs_person,
+    pin,
+    refusal,
+)
 from app.protocol.jsonrpc import members_of, string_of
 from app.protocol.toolset.offer import Offer
 from app.storage.tools.approvals import Approval, Approvals
@@ -140,16 +152,23 @@ class Decided(NamedTuple):
     at: datetime
 
 
-def decided(offer: Offer, tools: Sequence[str] | None, said: Approvals, decision: Decided) -> list[Approval]:
-    """What to store so that these tools (None: all) count as approved, or as rejected, as they are offered. Of approved
-    ones that are gone nothing is kept. May take a second for large offers: call it in a thread.
+def waiting(offer: Offer, said: Approvals, found: Mapping[str, Found]) -> list[str]:
+    """The tools of which a person has not said what becomes of them: new and changed ones, and what is gone."""
+    offered = tools_of(offer)
+    gone = [tool for tool, each in said.tools.items() if tool not in offered and each.approved is not None]
+    return [tool for tool in offered if tool not in found or needs_person(_status(found[tool]["status"]))] + gone
+
+
+def decided(offer: Offer, tools: Sequence[str], said: Approvals, decision: Decided) -> list[Approval]:
+    """What to store so that these tools count as approved, or as rejected, as they are offered. Of approved ones that
+    are gone nothing is kept. May take a second for large offers: call it in a thread.
 
     Raises:
         InvalidRequest: there is no such tool, or nobody can decide on it.
     """
     offered = tools_of(offer)
     changed = []
-    for tool in dict.fromkeys([*offered, *said.tools] if tools is None else tools):
+    for tool in dict.fromkeys(tools):
         before = said.tools.get(tool)
         if tool in offered:
             found = _require_decidable(tool, offered[tool])

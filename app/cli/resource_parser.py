@@ -298,7 +298,7 @@ def _add_catalog_verbs(catalog: _Noun) -> None:
     search.add_argument("--limit", type=whole_number(50), default=5, metavar="N", help="at most this many; default 5")
     for name, done in (("approve", "approved"), ("reject", "rejected")):
         decide = catalog.add(
-            name, tools_commands.decide_tools, f"{name} tools as a backend offers them now", "its name"
+            name, tools_commands.decide_tools, f"{name} tools as a backend offers them now: those that wait", "its name"
         )
         decide.set_defaults(done=done)
         _add_members(decide)

@@ -63,7 +63,7 @@ def decide_tools(options: argparse.Namespace) -> int:
     """`catalog approve` and `catalog reject`."""
     body = body_of(options)
     ask(options, "POST", f"{_tools_path(options)}:{options.verb}", body)
-    which = "all tools" if body.get("tools") is None else ", ".join(map(str, body["tools"]))
+    which = "the tools that wait" if body.get("tools") is None else ", ".join(map(str, body["tools"]))
     print(f"{options.done}, as {options.id} offers them now: {printable(which)}", file=sys.stderr)
     return 0
 

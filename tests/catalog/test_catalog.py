@@ -275,6 +275,32 @@ async def test_what_nobody_has_approved_is_withheld_where_that_is_blocked(rig):
     assert rig.started == 1
 
 
+@pytest.mark.parametrize("policy", ["off", "block"])
+async def test_a_decision_without_a_list_is_of_the_tools_that_wait(rig, policy):
+    rig.store.said.policy = policy
+    await rig.catalog.of_members("acme", ["red"])
+    await rig.catalog.decide(KEY, Decision(True, ["say", "ask"], None, "first"))
+    await rig.catalog.decide(KEY, Decision(False, ["die"], None, "first"))
+    offer = rig.catalog._entries["acme", "red"][0].offer
+    edited = {each["name"]: each for each in map(msgspec.json.decode, offer.items("tools/list"))}
+    edited["ask"]["inputSchema"] = {"type": "object", "properties": {"all": {"type": "boolean"}}}
+
+    async def note() -> None:
+        tools = [encoded(each) for each in edited.values()]
+        await rig.catalog.note(rig.specs["red"], offer.with_list("tools/list", tools))
+
+    await note()
+    await rig.catalog.decide(KEY, Decision(False, None, None, "second"))
+    assert {name: status_of(rig, name) for name in edited} == {**dict.fromkeys(edited, "rejected"), "say": "approved"}
+    del edited["say"], edited["slow"]
+    await note()
+    await rig.catalog.decide(KEY, Decision(True, None, None, "third"))
+    assert {name: status_of(rig, name) for name in edited} == dict.fromkeys(edited, "rejected")
+    said = rig.store.said.tools
+    assert "say" not in said, "what is gone is forgotten"
+    assert said["slow"].rejected is not None, "what was rejected stays so"
+
+
 async def test_a_changed_definition_is_judged_when_it_is_offered(rig):
     rig.store.said.policy = "block"
     await rig.catalog.of_members("acme", ["red"])

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.catalog import judging
-from app.catalog.judging import Decided, decided, judge, tools_of, withheld
+from app.catalog.judging import Decided, decided, judge, tools_of, waiting, withheld
 from app.errors import InvalidRequest
 from app.protocol.jsonrpc import encode, encoded
 from app.storage.tools.approvals import Approval, Approvals
@@ -61,7 +61,9 @@ def test_what_cannot_be_looked_at_or_stored_cannot_be_decided_on_and_is_named(od
     assert odd["name"] in withheld(offered, {}, "block")
     for approves in (True, False):
         with pytest.raises(InvalidRequest, match=why):
-            decided(offered, None, NOTHING, Decided(approves, "me", NOW))
+            decided(
+                offered, waiting(offered, NOTHING, judge(offered, NOTHING, [])), NOTHING, Decided(approves, "me", NOW)
+            )
         (one,) = decided(offered, ["fine"], NOTHING, Decided(approves, "me", NOW))
         assert (one.approved is not None, one.rejected is not None) == (approves, not approves)
 

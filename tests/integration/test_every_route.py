@@ -39,7 +39,7 @@ class Asked:
         self.gateway, self.headers = gateway, dict[str, str]()
 
     def __call__(self, method: str, path: str) -> httpx2.Response:
-        body = None if method in ("GET", "DELETE") else {}
+        body: dict[str, Any] | None = None if method in ("GET", "DELETE") else {}
         answer = self.gateway.http.request(method, path, json=body, headers=self.headers)
         if answer.status_code != 429 or "quota" in answer.text:
             return answer

@@ -4,6 +4,7 @@ from tests.mutations.fault import Fault
 
 ROUND = ("tests/cli/files/test_round_trip.py",)
 SEARCH = ("tests/admin/resources/tools/test_toolsets.py",)
+CATALOG = ("tests/catalog/test_catalog.py",)
 REST = ("tests/transports/test_rest.py",)
 RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
 EXPORTING = "app/cli/files/exporting.py"
@@ -43,6 +44,13 @@ FAULTS_OF_ADMINISTRATION = (
         "is_recipe = listing.is_own(place.member)",
         "is_recipe = False",
         SEARCH,
+    ),
+    Fault(
+        "a decision without a list is of all tools",
+        "app/catalog/judging.py",
+        'if tool not in found or needs_person(_status(found[tool]["status"]))]',
+        "]",
+        CATALOG,
     ),
     Fault(
         "the traceback of a bug in REST has no request id",

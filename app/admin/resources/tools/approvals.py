@@ -48,7 +48,7 @@ class DecisionBody(Strict):
     """Which tools, as the backend offers them now."""
 
     tools: list[Annotated[str, StringConstraints(min_length=1, max_length=256)]] | None = Field(
-        None, max_length=MAX_TOOLS, description="null: all of them."
+        None, max_length=MAX_TOOLS, description="null: those that wait: new, changed and gone ones."
     )
     revision: int | None = Field(
         None, description="That of the catalogue that was looked at: if it is another one now, nothing happens (409)."
@@ -69,19 +69,21 @@ async def list_tools(access: MayRead, backend: BackendName, asked: AskedPage) ->
 
 @router.post("/backends/{backend}/tools:approve", status_code=204, dependencies=[ONCE], responses=responses(409))
 async def approve_tools(access: MayManage, backend: BackendName, body: DecisionBody) -> None:
-    """Approves tools as they are offered now; clients see and call them again. What is gone is forgotten."""
+    """Approves tools as they are offered now, by default those that wait; clients see and call them again. What is gone
+    is forgotten."""
     await _decide(access, backend, body, approves=True)
 
 
 @router.post("/backends/{backend}/tools:reject", status_code=204, dependencies=[ONCE], responses=responses(409))
 async def reject_tools(access: MayManage, backend: BackendName, body: DecisionBody) -> None:
-    """Rejects tools as they are offered now: they are withheld until they are offered otherwise, or approved."""
+    """Rejects tools as they are offered now, by default those that wait: they are withheld until they are offered
+    otherwise, or approved."""
     await _decide(access, backend, body, approves=False)
 
 
 async def _decide(access: Access, backend: str, body: DecisionBody, *, approves: bool) -> None:
     key = await _key(access, backend)
-    what = "all tools" if body.tools is None else " ".join(body.tools)
+    what = "those that wait" if body.tools is None else " ".join(body.tools)
     act = access.act("tool.approve" if approves else "tool.reject", f"backends/{backend}", visible(what)[:1000])
     decision = Decision(approves, body.tools, body.revision, access.principal.name)
     await access.admin.catalog.decide(key, decision, act=act)

@@ -141,14 +141,12 @@ async def test_a_search_finds_what_all_backends_offer_or_only_what_a_toolset_sho
     recipe = {"name": "ponder", "toolset": "own", "steps": [{"id": "a", "tool": "other_rm"}]}
     await two.ask("POST", PATH, {"name": "own", "members": [{"backend": "other"}], "guides": ["paper"]})
     assert (await two.ask("POST", "/api/v1/tenants/acme/recipes", recipe)).is_success
-    for query, expected in (
+    for query, one in (
         ("parchment", ("guide", None, "paper", "guide://paper", "Paper", None)),
         ("ponder", ("recipe", None, "ponder", "ponder", None, None)),
     ):
         (found,) = (await two.ask("GET", f"{path}?query={query}&toolset=own")).json()["items"]
-        assert (
-            tuple(found[name] for name in ("kind", "backend", "tool", "shown_as", "title", "description")) == expected
-        )
+        assert tuple(found[name] for name in ("kind", "backend", "tool", "shown_as", "title", "description")) == one
     assert (await two.ask("GET", path)).status_code == 422
     stranger = await two.key("acme", "mcp:connect")
     assert (await two.ask("GET", f"{path}?query=x", key=stranger)).status_code == 403
