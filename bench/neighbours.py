@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import http.server
 import json
+import math
 import multiprocessing
 import os
 import socket
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 MIB = 1 << 20
 MOST_MS, MOST_RATIO, MOST_MIB, LEFT_MIB = 50, 3, 256, 64
 TENANT, BYSTANDER = "loud", "quiet"
+PATH = f"/t/{BYSTANDER}/echo/mcp"
 EVENTS = "application/json, text/event-stream"
 WORDS = [f"w{number}" for number in range(20_000)]
 FLOOD = """
@@ -184,12 +186,12 @@ HELLO = rpc(
 
 
 class Client:
-    """A session over one connection."""
+    """A session, new or one that is open, over one connection."""
 
-    def __init__(self, port: int, key: str, path: str) -> None:
-        self._connection, self._key, self._path = http.client.HTTPConnection("127.0.0.1", port, timeout=120), key, path
-        _, headers = ask_over(self._connection, key, "POST", path, HELLO)
-        self.session = headers["Mcp-Session-Id"]
+    def __init__(self, port: int, key: str, path: str, session: str = "") -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._key, self._path = key, path
+        self.session = session or ask_over(self._connection, key, "POST", path, HELLO)[1]["Mcp-Session-Id"]
 
     def send(self, body: object) -> Any:
         headers = {"Mcp-Session-Id": self.session}
@@ -213,21 +215,22 @@ class Waits(NamedTuple):
         return f"{self.p50:6.1f} {self.p99:7.1f} {self.most:7.1f}"
 
 
-def _watch(port: int, key: str, seconds: float, results: Any) -> None:
-    """Twenty times a second, in a process of its own: /livez, and a call of the bystander's session."""
+def _watch(port: int, key: str, session: str, seconds: float, results: Any) -> None:
+    """Twenty times a second, in a process of its own: /livez, and a call of the bystander's session. What is refused
+    takes for ever."""
     livez: list[float] = []
     calls: list[float] = []
 
     def probe(times: list[float], once: Callable[[], object]) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            began = time.monotonic()
-            once()
-            times.append(1000 * (time.monotonic() - began))
-            time.sleep(max(0.0, 0.05 - (time.monotonic() - began)))
+        while (began := time.monotonic()) < until:
+            answer = once()
+            took = time.monotonic() - began
+            times.append(math.inf if isinstance(answer, dict) and "error" in answer else 1000 * took)
+            time.sleep(max(0.0, 0.05 - took))
 
     plain = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    client = Client(port, key, f"/t/{BYSTANDER}/echo/mcp")
+    client = Client(port, key, PATH, session)
     call = rpc("tools/call", {"name": "echo", "arguments": {"text": "x"}})
     both = [
         threading.Thread(target=probe, args=(livez, lambda: ask_over(plain, "", "GET", "/livez", None))),
@@ -240,10 +243,10 @@ def _watch(port: int, key: str, seconds: float, results: Any) -> None:
     results.put((Waits.of(livez), Waits.of(calls)))
 
 
-def watch(node: Node, key: str, seconds: float) -> tuple[Waits, Waits, float]:
+def watch(node: Node, key: str, session: str, seconds: float) -> tuple[Waits, Waits, float]:
     """The waits for /livez and for calls, and the most memory meanwhile, in MiB."""
     results: Any = multiprocessing.Queue()
-    process = multiprocessing.Process(target=_watch, args=(node.port, key, seconds, results), daemon=True)
+    process = multiprocessing.Process(target=_watch, args=(node.port, key, session, seconds, results), daemon=True)
     process.start()
     most = node.rss
     while results.empty() and process.is_alive():
@@ -427,7 +430,8 @@ def main() -> int:
 def run(node: Node, ports: dict[str, int], attacks: list[str], seconds: float) -> list[str]:
     """Prints a line for each; returns those that did not hold."""
     loud, key = set_up(node, ports)
-    livez, calls, _ = watch(node, key, seconds)
+    session = Client(node.port, key, PATH).session
+    livez, calls, _ = watch(node, key, session, seconds)
     print(
         f"{'':16}        /livez                   calls             memory, MiB\n{'':16}"
         + 2 * "   p50     p99    most  "
@@ -439,7 +443,7 @@ def run(node: Node, ports: dict[str, int], attacks: list[str], seconds: float) -
     for attack in attacks:
         before = node.rss
         with under_way(list(ATTACKS) if attack == "all" else [attack], loud):
-            *waits, most = watch(node, key, seconds)
+            *waits, most = watch(node, key, session, seconds)
         grown, until = most - before, time.monotonic() + 60
         while node.rss - before > LEFT_MIB and time.monotonic() < until:
             time.sleep(1)
