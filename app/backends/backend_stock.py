@@ -30,7 +30,8 @@ class BackendStock:
     is_forgotten: bool = False
     generation: int = 0  # grows whenever the present processes must not be handed out any more
     demand: WarmEstimate | None = None  # with `warm: auto`
-    stderr: tuple[str, ...] = ()  # last lines of the process that died early last
+    why: str = ""  # the process that died early last did so,
+    stderr: tuple[str, ...] = ()  # and its last lines
 
     def configured(self, spec: BackendSpec) -> None:
         """The backend was changed, or created again after it was removed."""
@@ -114,13 +115,13 @@ class BackendStock:
     def process_gone(self) -> None:
         self.alive -= 1
 
-    def died_early(self, stderr: tuple[str, ...], now: float) -> bool:
+    def died_early(self, why: str, stderr: tuple[str, ...], now: float) -> bool:
         """A process ended before its handshake; returns whether that opened the breaker."""
-        self.stderr = stderr
+        self.why, self.stderr = why, stderr
         return self.breaker.died_early(now)
 
     def deaths_forgotten(self, breaker: Breaker) -> None:
-        self.breaker, self.stderr = breaker, ()
+        self.breaker, self.why, self.stderr = breaker, "", ()
 
     @property
     def log_fields(self) -> dict[str, object]:

@@ -1,13 +1,11 @@
 """When a backend that dies early may be started again. Pure: clock and chance are passed in."""
 
-from collections import deque
 from collections.abc import Callable
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 30.0
 JITTER = 0.25
 OPENING_DEATHS = 5
-WINDOW_S = 60.0
 # How many processes of a backend may be started for callers at once before its first handshake has succeeded:
 # a burst of callers in front of a broken command must not become a burst of crashes.
 UNPROVEN_STARTS = 8
@@ -16,8 +14,9 @@ UNPROVEN_STARTS = 8
 class Breaker:
     """Counts the early deaths of one backend: processes that ended before a handshake succeeded.
 
-    After each, the next start waits twice as long as before. Five within a minute open the breaker: callers are refused
-    instead of waiting. When the delay is over, one trial is let through. A successful handshake resets everything.
+    After each, the next start waits twice as long as before. Five in a row open the breaker, however long they take:
+    callers are refused instead of waiting. When the delay is over, one trial is let through. A successful handshake
+    resets everything.
 
     Args:
         chance: returns a random number in [0, 1).
@@ -26,7 +25,6 @@ class Breaker:
     def __init__(self, chance: Callable[[], float]) -> None:
         self.is_open = False  # callers are refused
         self._chance = chance
-        self._deaths: deque[float] = deque(maxlen=OPENING_DEATHS)
         self._in_a_row = 0
         self._retry_at = 0.0
         self._is_proven = False
@@ -47,6 +45,11 @@ class Breaker:
             return 0
         return 0 if unproven or warm else 1
 
+    @property
+    def is_failing(self) -> bool:
+        """The last process died early."""
+        return self._in_a_row > 0
+
     def retry_after_s(self, now: float) -> float:
         """How long until a trial is let through."""
         return max(0.0, self._retry_at - now)
@@ -58,10 +61,7 @@ class Breaker:
             self._in_a_row += 1
             delay_s = min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16))
             self._retry_at = now + delay_s * (1 + JITTER * (2 * self._chance() - 1))
-        self._deaths.append(now)
-        was_open = self.is_open
-        if len(self._deaths) == OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:
-            self.is_open = True
+        was_open, self.is_open = self.is_open, self._in_a_row >= OPENING_DEATHS
         return self.is_open and not was_open
 
     def succeeded(self) -> bool:
@@ -69,5 +69,4 @@ class Breaker:
         was_open = self.is_open
         self._is_proven, self.is_open = True, False
         self._in_a_row = 0
-        self._deaths.clear()
         return was_open

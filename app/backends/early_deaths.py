@@ -3,6 +3,7 @@ and the `FailureLog` keeps why.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,14 +31,20 @@ class EarlyDeaths:
     _clock: Callable[[], float]
     new_breaker: Callable[[], Breaker]
 
-    def refuse_one_more(self, stock: BackendStock) -> None:
-        """For a new caller.
+    def refuse_one_more(self, stock: BackendStock, patience_s: float) -> None:
+        """For a new caller, who would wait for so long.
 
         Raises:
-            BackendUnavailable: the breaker is open.
+            BackendUnavailable: the breaker is open, or the next start is later than that.
         """
-        if stock.breaker.is_open and stock.allowance(self._clock()) == 0:
+        breaker, now = stock.breaker, self._clock()
+        if breaker.retry_after_s(now) > patience_s or (breaker.is_open and stock.allowance(now) == 0):
             raise self._unavailable(stock)
+
+    def held_back(self, stock: BackendStock) -> BackendUnavailable | None:
+        """The error for a caller who has waited in vain, if it was for this."""
+        is_cause = stock.breaker.is_failing and stock.allowance(self._clock()) == 0
+        return self._unavailable(stock) if is_cause else None
 
     # --- what has happened
 
@@ -45,14 +52,14 @@ class EarlyDeaths:
         """The command could not be executed."""
         self._failures.not_started(stock.spec, ": ".join([str(error), *error.stderr]))
         self._waiting.refuse_next(stock, error)
-        self._count(stock, tuple(error.stderr) or (str(error),))
+        self._count(stock, str(error), tuple(error.stderr))
 
     def not_prepared(self, process: BackendProcess, stock: BackendStock, error: GatewayError) -> None:
         """The process of a shared backend failed at `initialize`."""
         self._waiting.refuse_next(stock, error)
         if process.exit is None:  # else its end was counted already
             self._failures.not_initialized(process, str(error))
-            self._count(stock, (str(error),))
+            self._count(stock, str(error))
 
     def ended(self, process: BackendProcess, held: Held) -> None:
         """To be called before its sessions hear of it: afterwards it is no longer known which they were."""
@@ -64,7 +71,7 @@ class EarlyDeaths:
         is_current = process.spec.version == stock.spec.version and not stock.is_forgotten
         assert process.exit is not None
         if held.is_before_handshake and is_current and process.exit.reason in _EARLY:
-            self._count(stock, tuple(process.exit.stderr) or (process.exit.description,))
+            self._count(stock, process.exit.description, tuple(process.exit.stderr))
 
     def works(self, lease: Lease) -> bool:
         """A lease's handshake succeeded; returns whether that proves the backend as it is now configured."""
@@ -82,14 +89,17 @@ class EarlyDeaths:
             self._metrics.breaker_open.dec()
         stock.deaths_forgotten(self.new_breaker())
 
-    def _count(self, stock: BackendStock, stderr: tuple[str, ...]) -> None:
-        if stock.died_early(stderr, self._clock()):
+    def _count(self, stock: BackendStock, why: str, stderr: tuple[str, ...] = ()) -> None:
+        now = self._clock()
+        if stock.died_early(why, stderr or (why,), now):
             self._metrics.breaker_open.inc()
             logger.error("Backend keeps dying at its start: it is not started for a while", extra=stock.log_fields)
-        if stock.breaker.is_open:
-            self._waiting.refuse_all(stock, lambda: self._unavailable(stock))
+        next_at = math.inf if stock.breaker.is_open else now + stock.breaker.retry_after_s(now)
+        self._waiting.refuse_all(stock, lambda: self._unavailable(stock), who_leave_before=next_at)
 
     def _unavailable(self, stock: BackendStock) -> BackendUnavailable:
         # When the delay is over a trial is under way, which will be decided soon.
-        retry_after_s = stock.breaker.retry_after_s(self._clock()) or 1.0
-        return BackendUnavailable(stderr=stock.stderr).again_after(retry_after_s)
+        retry_after_s = stock.breaker.retry_after_s(self._clock())
+        then = f"it is started again in {math.ceil(retry_after_s)} s" if retry_after_s else "it is being tried again"
+        words = f"the backend keeps dying right after its start, the last time with: {stock.why}; {then}"
+        return BackendUnavailable(words, stderr=stock.stderr).again_after(retry_after_s or 1.0)

@@ -117,7 +117,7 @@ class ProcessPool:
         whose home it has if the backend keeps one for each.
 
         Raises:
-            BackendUnavailable: the breaker is open.
+            BackendUnavailable: the backend keeps dying at its start.
             BackendExited: the process could not be started.
             BackendBusy: too many callers wait, or this one waited too long.
             ShuttingDown: the pool is closed.
@@ -130,31 +130,33 @@ class ProcessPool:
             self._hits.inc()
             self._wait_seconds.observe(0.0)
             return self._hand_out(stock, stock.keeper(identity), self._clock(), was_warm=True)
-        self._deaths.refuse_one_more(stock)
+        preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
+        patience_s = self._limits.options.deadline_s + preparing_s
+        self._deaths.refuse_one_more(stock, patience_s)
         self._limits.refuse_one_more(len(self._waiting))
         self._misses.inc()
         free: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(spec.tenant, stock, limits, self._clock(), free, identity)
+        now = self._clock()
+        waiter = Waiter(spec.tenant, stock, limits, now, now + patience_s, free, identity)
         if self._waits is None:
-            return await self._wait(spec, waiter)
+            return await self._wait(waiter)
         with self._waits(spec) as got:
-            lease = await self._wait(spec, waiter)
+            lease = await self._wait(waiter)
             got(lease.link)
             return lease
 
-    async def _wait(self, spec: BackendSpec, waiter: Waiter) -> Lease:
+    async def _wait(self, waiter: Waiter) -> Lease:
         """Until it is the caller's turn. Raises as `lease`."""
         self._waiting.append(waiter)
         self._planning.soon()
-        preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
         try:
-            with anyio.fail_after(self._limits.options.deadline_s + preparing_s):
+            with anyio.fail_after(waiter.until - waiter.since):
                 return await waiter.lease
         except BaseException as error:
             self._waiting.leave(waiter)
             self._planning.soon()
             if isinstance(error, TimeoutError):
-                raise self._limits.waited_too_long(waiter) from None
+                raise self._deaths.held_back(waiter.stock) or self._limits.waited_too_long(waiter) from None
             raise
         finally:
             self._wait_seconds.observe(self._clock() - waiter.since)

@@ -1,6 +1,7 @@
 """The queue of callers who wait for a process."""
 
 import asyncio
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from app.errors import GatewayError
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A caller who waits for a process of one backend; setting `lease` ends the wait. `identity`: of the principal."""
+    """A caller who waits for a process of one backend, until then; setting `lease` ends the wait. `identity`: of the
+    principal."""
 
     tenant: str
     stock: BackendStock
     limits: Limits
     since: float
+    until: float
     lease: asyncio.Future[Lease]
     identity: tuple[str, ...] | None = None
 
@@ -73,10 +76,12 @@ class WaitingCallers:
         if waiter is not None:
             self.refuse(waiter, error)
 
-    def refuse_all(self, stock: BackendStock, error: Callable[[], GatewayError]) -> None:
-        """Refuses all callers of this backend, each with an exception of its own."""
+    def refuse_all(
+        self, stock: BackendStock, error: Callable[[], GatewayError], *, who_leave_before: float = math.inf
+    ) -> None:
+        """Refuses all callers of this backend whose patience ends before that, each with an exception of its own."""
         for waiter in list(self):
-            if waiter.stock is stock:
+            if waiter.stock is stock and waiter.until < who_leave_before:
                 self.refuse(waiter, error())
 
     def leave(self, waiter: Waiter) -> None:

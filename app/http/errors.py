@@ -105,11 +105,11 @@ def rpc_code(error: errors.GatewayError) -> int:
 
 
 def retry_after(error: errors.GatewayError) -> float | None:
-    """Seconds for `Retry-After`, where trying again can help; at 503 varied by a quarter, to spread the retries."""
+    """Seconds for `Retry-After`, where trying again can help; at 503 up to a quarter more, to spread the retries."""
     seconds = error.retry_after_s
     if seconds is None or http_status(error) != 503:
         return seconds
-    return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+    return seconds * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
 
 
 def rpc_error(

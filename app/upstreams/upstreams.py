@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -45,6 +46,7 @@ class _Known:
 
     spec: BackendSpec
     breaker: Breaker
+    why: str = ""  # it failed the last time
     routing: RoutingHeaders = field(default_factory=RoutingHeaders)
     links: set[UpstreamLink] = field(default_factory=set)
 
@@ -166,13 +168,16 @@ class Upstreams:
         """Raises BackendUnavailable."""
         now, breaker = self._clock(), known.breaker
         if breaker.is_open and breaker.allowance(now, unproven=self._unproven(known), warm=0) == 0:
-            words = "the server could not be reached, or did not answer, several times in a row"
-            raise BackendUnavailable(words).again_after(breaker.retry_after_s(now) or 1.0)
+            retry_after_s = breaker.retry_after_s(now)
+            then = f"it is asked again in {math.ceil(retry_after_s)} s" if retry_after_s else "it is being asked again"
+            words = f"the server could not be used several times in a row, the last time: {known.why}; {then}"
+            raise BackendUnavailable(words).again_after(retry_after_s or 1.0)
 
     def _unproven(self, known: _Known) -> int:
         return sum(not link.has_worked for link in known.links)
 
     def _count(self, known: _Known, why: str) -> None:
+        known.why = why
         if known.breaker.died_early(self._clock()):
             self._metrics.breaker_open.inc()
             log.error("A server cannot be used: it is not asked for a while: %s", why, extra=_fields(known.spec))

@@ -1,5 +1,6 @@
 """The pool's breaker: backends whose processes die early are not started again and again."""
 
+import asyncio
 import os
 import signal
 from functools import partial
@@ -153,3 +154,51 @@ async def test_whoever_waits_hears_of_an_unexpected_error_and_the_breaker_counts
     with pytest.raises(BackendUnavailable):
         await pool.lease(spec, NO_LIMITS)
     assert len(tries) == OPENING_DEATHS
+
+
+async def test_a_slow_crash_loop_opens_the_breaker_and_nobody_waits_for_what_will_not_come(make_pool, running, clock):
+    """Its deaths are so far apart that no minute has five of them."""
+    pool, spec = await make_pool(clock=clock), spec_of("crash_in_handshake")
+    for _ in range(5):
+        await crash(pool, spec)
+        clock.ahead += 40
+    assert running.value("trunkline_breaker_open") == 1
+    await crash(pool, spec)
+    for _ in range(8):
+        with pytest.raises(
+            BackendUnavailable, match=r"the last time with: exit status 3; it is started again in \d+ s"
+        ):
+            pool.lease(spec, NO_LIMITS).send(None)  # it never suspends
+
+
+async def test_who_would_wait_for_longer_than_he_may_is_refused_at_once(make_pool, monkeypatch):
+    monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 20.0)
+    pool, spec = await make_pool(deadline_s=10.0), spec_of("crash_in_handshake")
+    await crash(pool, spec)
+    with pytest.raises(BackendUnavailable, match="it is started again in 20 s") as caught:
+        pool.lease(spec, NO_LIMITS).send(None)
+    assert 10 < (caught.value.retry_after_s or 0) <= 20
+
+
+async def test_who_waits_is_refused_when_the_next_start_gets_later_than_he_may_wait(make_pool, clock):
+    pool, spec = await make_pool(clock=clock, deadline_s=100.0), spec_of("crash_in_handshake")
+    await crash(pool, spec)
+    clock.ahead += 1
+    trial = await pool.lease(spec, NO_LIMITS)
+    free = asyncio.ensure_future(pool.lease(spec, NO_LIMITS))
+    await eventually(lambda: pool.waiting_of_node()[0])
+    clock.ahead += 99.9
+    trial.link.send(b"{}")
+    with pytest.raises(BackendUnavailable, match="it is started again in 1 s"):
+        await free
+    trial.release("backend_exited")
+
+
+async def test_who_has_waited_for_a_trial_in_vain_is_told_what_it_is_about(make_pool, clock):
+    pool, spec = await make_pool(clock=clock, deadline_s=0.1), spec_of("crash_in_handshake")
+    await crash(pool, spec)
+    clock.ahead += 1
+    trial = await pool.lease(spec, NO_LIMITS)
+    with pytest.raises(BackendUnavailable, match="it is being tried again"):
+        await pool.lease(spec, NO_LIMITS)
+    trial.release("done")

@@ -80,3 +80,9 @@ def test_reasons_are_words_for_machines() -> None:
 def test_an_error_says_the_first_sentence_of_its_description_and_nothing_of_the_code():
     message = str(PeerLost())
     assert message == "The connection broke after the request was sent: its outcome is unknown"
+
+
+def test_nobody_is_told_to_come_back_before_it_makes_sense() -> None:
+    """At 503 times are spread: never below what the error has asked for."""
+    error = errors.BackendUnavailable().again_after(8.0)
+    assert all(8.0 <= (retry_after(error) or 0.0) <= 10.0 for _ in range(200))

@@ -1,6 +1,7 @@
 """A backend that dies at once is not started again and again, whoever asks; seen from outside, through the gateway."""
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,11 +33,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 async def refused(endpoint: Endpoint) -> str:
     """Why an `initialize` was refused."""
+    return str((await error_of(endpoint)).reason)
+
+
+async def error_of(endpoint: Endpoint) -> RpcError:
     async with httpx2.AsyncClient(timeout=60) as http:
         client = Wire(http, endpoint)
         with pytest.raises(RpcError) as failed:
             await client.open()
-    return str(failed.value.reason)
+    return failed.value
 
 
 @pytest.mark.parametrize("program", [AT_ONCE, WHEN_ASKED, CLOSES_ITS_INPUT], ids=["at once", "when asked", "deaf"])
@@ -48,7 +53,9 @@ async def test_a_backend_without_warm_processes_that_dies_at_once_is_started_a_f
     endpoint = gateway.endpoint([sys.executable, "-I", "-S", "-c", program, str(started)])
     heard = await asyncio.gather(*(refused(endpoint) for _ in range(TRIES)))
     assert set(heard) <= {"backend_exited", "backend_unavailable"}, heard
-    assert await refused(endpoint) == "backend_unavailable", heard
+    error = await error_of(endpoint)
+    assert error.reason == "backend_unavailable", heard
+    assert re.search("the last time with: .+; it is (started again in|being tried again)", str(error))
     deaths = started.read_text().count("started")
     assert OPENING_DEATHS <= deaths < TRIES, heard
     assert gateway.metrics()["trunkline_breaker_open"] == was_open + 1

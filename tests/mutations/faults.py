@@ -476,9 +476,30 @@ FAULTS = (
     Fault(
         "the breaker never opens",
         "app/backends/breaker.py",
-        "if len(self._deaths) == OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:",
-        "if len(self._deaths) > OPENING_DEATHS and now - self._deaths[0] <= WINDOW_S:",
+        "was_open, self.is_open = self.is_open, self._in_a_row >= OPENING_DEATHS",
+        "was_open, self.is_open = self.is_open, self._in_a_row > 99",
         ("tests/backends/test_breaker.py", *POOL),
+    ),
+    Fault(
+        "callers wait for a start that is later than they may wait",
+        "app/backends/early_deaths.py",
+        "breaker.retry_after_s(now) > patience_s or (breaker.is_open and stock.allowance(now) == 0)",
+        "breaker.is_open and stock.allowance(now) == 0",
+        POOL,
+    ),
+    Fault(
+        "who waits goes on waiting when the next start gets too late",
+        "app/backends/early_deaths.py",
+        "next_at = math.inf if stock.breaker.is_open else now + stock.breaker.retry_after_s(now)",
+        "next_at = math.inf if stock.breaker.is_open else now",
+        POOL,
+    ),
+    Fault(
+        "who has waited for a backend that keeps dying is told that it is busy",
+        "app/backends/pool.py",
+        "raise self._deaths.held_back(waiter.stock) or self._limits",
+        "raise self._limits",
+        POOL,
     ),
     Fault(
         "a session that gives its dead process back makes it no early death",
