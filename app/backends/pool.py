@@ -134,6 +134,8 @@ class ProcessPool:
         patience_s = self._limits.options.deadline_s + preparing_s
         self._deaths.refuse_one_more(stock, patience_s)
         self._limits.refuse_one_more(len(self._waiting))
+        if not stock.starting:
+            self._limits.refuse_for_rate(spec.tenant, patience_s)
         self._misses.inc()
         free: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         now = self._clock()

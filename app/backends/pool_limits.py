@@ -78,6 +78,18 @@ class PoolLimits:
             reached = LimitReached("node_waiting", "node", self.options.max_waiting, waiting, FIXED)
             raise BackendBusy(f"{waiting} sessions wait for a process of this node, and no more may wait").at(reached)
 
+    def refuse_for_rate(self, tenant: str, patience_s: float) -> None:
+        """For a new caller, for whom no process is being started.
+
+        Raises:
+            BackendBusy: the tenant's rate lets none start for longer than the caller would wait.
+        """
+        starts_left, next_in_s = self._budgets.allowance(tenant)
+        if starts_left == 0 and next_in_s > patience_s:
+            held_back = self._budgets.reached(tenant)
+            if held_back is not None and held_back[0].used is None:  # memory may come free at any time
+                raise self._held_back(tenant, f"no process can be started within {patience_s:g} s", *held_back)
+
     def waited_too_long(self, waiter: Waiter) -> BackendBusy:
         """The error for a caller whose wait timed out; names the limit that was the cause."""
         waited = f"no process came free within {self.options.deadline_s:g} s"

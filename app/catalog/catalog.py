@@ -33,7 +33,7 @@ from app.upstreams.upstreams import Upstreams
 MAX_AGE_S = 5.0  # of what is cached: another node may have stored something else
 MAX_ENTRIES = 10_000  # that are cached; they hold up to MAX_CACHED_BYTES
 MAX_CACHED_BYTES = 256 << 20
-INQUIRY_S = 60.0  # from the wait for a process to the last list
+INQUIRY_S = 60.0  # from the wait for a process to the last list; more where a start may take longer
 FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
 RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
 MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
@@ -351,7 +351,7 @@ class Catalog:
             raise BackendUnavailable(f"{spec.name} is a toolset, which offers nothing of its own")
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
         try:
-            offer = await inquire(self._lease_of(alone, limits), INQUIRY_S)
+            offer = await inquire(self._lease_of(alone, limits), INQUIRY_S + spec.timeouts.longer_start_s)
         except GatewayError:
             self._metrics.catalog_inquiries.labels("failed").inc()
             raise

@@ -22,7 +22,7 @@ async def check_upstream(upstreams: Upstreams, spec: BackendSpec, steps: Steps) 
     talk, failure, link = Talk(steps), None, None
     steps.expect(*STEPS, *QUESTIONS)
     try:
-        with anyio.fail_after(DEADLINE_S):
+        with anyio.fail_after(DEADLINE_S + spec.timeouts.longer_start_s):
             link = await upstreams.lease(alone, steps)
             steps.skip(*STEPS)
             await talk.about(link, spec.timeouts, link.handshake_succeeded)

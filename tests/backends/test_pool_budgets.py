@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -96,6 +97,14 @@ async def test_who_waits_too_long_hears_of_the_rate_and_when_to_come_again(make_
     assert 15 < refused.value.retry_after_s <= 20
     assert running.value("trunkline_rate_limited_total", limit="spawns_per_minute") == 1
     assert running.value("trunkline_limits_hit_total", limit="spawns_per_minute") == 1
+
+
+@pytest.mark.parametrize("most", [0, 1])
+async def test_who_would_wait_for_longer_than_he_may_hears_of_the_rate_at_once(make_pool, budgets, most):
+    pool, limits = await make_pool(budgets=budgets, deadline_s=30.0), replace(THREE, spawns_per_minute=most)
+    await lease_all(pool, [spec_of("echo")] * most, limits)
+    with pytest.raises(BackendBusy, match=f"its limit is {most} a minute"):
+        pool.lease(spec_of("echo"), limits).send(None)  # it never suspends
 
 
 async def test_a_warm_process_is_no_start_and_its_replacement_waits_without_failing(make_pool, running, budgets, clock):

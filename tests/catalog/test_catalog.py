@@ -11,7 +11,7 @@ import pytest
 from app.catalog import catalog as catalog_module
 from app.catalog.catalog import Catalog
 from app.catalog.entries import Decision, definition_of
-from app.domain import Sandbox
+from app.domain import Sandbox, Timeouts
 from app.errors import Conflict, InvalidRequest, NotFound, StorageUnavailable
 from app.pins import fingerprint
 from app.protocol.jsonrpc import encoded
@@ -177,6 +177,12 @@ async def test_one_that_does_not_start_is_unknown_with_the_reason_and_not_asked_
     started = rig.started
     assert (await rig.catalog.of_members("acme", ["bad"])) == [None]
     assert rig.started == started
+
+
+async def test_one_that_may_take_long_to_start_is_given_the_time(rig, monkeypatch):
+    monkeypatch.setattr(catalog_module, "INQUIRY_S", 0.0)
+    rig.specs["red"] = replace(rig.specs["red"], timeouts=Timeouts(90.0))
+    assert [tools(known) for known in await rig.catalog.of_members("acme", ["red"])] == [6]
 
 
 def mute(name: str, tenant: str = "acme"):

@@ -502,6 +502,20 @@ FAULTS = (
         POOL,
     ),
     Fault(
+        "callers wait for a rate that lets none start for longer than they may wait",
+        "app/backends/pool.py",
+        "            self._limits.refuse_for_rate(spec.tenant, patience_s)\n",
+        "            pass\n",
+        ("tests/backends/test_pool_budgets.py",),
+    ),
+    Fault(
+        "a check gives no start longer than it may take by default",
+        "app/domain.py",
+        "return max(0.0, self.initialize_s - INITIALIZE_S)",
+        "return 0.0",
+        ("tests/backends/checks/test_backend_check.py", "tests/catalog/test_catalog.py"),
+    ),
+    Fault(
         "a session that gives its dead process back makes it no early death",
         "app/backends/lease.py",
         "return self.lease is None or not self.lease.has_shaken_hands",

@@ -34,7 +34,7 @@ from app.protocol.eras.sessionless_envelope import (
 from app.protocol.revisions import HANDSHAKE
 from app.spawner.client import MISSED_BYTES
 
-DEADLINE_S = 60.0  # of a whole check, including the wait for a process
+DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
 MAX_PAGES = 100  # of one list
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
@@ -96,7 +96,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     if spec.sandbox.mode != "off":
         alone = replace(alone, missed_log=missed_log)
     try:
-        with anyio.fail_after(DEADLINE_S):
+        with anyio.fail_after(DEADLINE_S + spec.timeouts.longer_start_s):
             with steps.timed("start"):
                 lease = await pool.lease(alone, limits)
             process = lease.link

@@ -114,6 +114,12 @@ async def test_the_backends_own_processes_are_left_alone_and_its_places_are_not_
     lease.release("done")
 
 
+async def test_a_server_that_may_take_long_to_start_is_given_the_time(running, make_pool, monkeypatch):
+    monkeypatch.setattr(backend_check, "DEADLINE_S", 0.0)
+    result = await check_backend(await make_pool(), spec_of("offers", timeouts=Timeouts(90.0)), NO_LIMITS, Steps())
+    assert result.failure is None
+
+
 async def test_the_tenants_limit_holds(running, make_pool, monkeypatch):
     monkeypatch.setattr(backend_check, "DEADLINE_S", 0.3)
     pool = await make_pool()
