@@ -79,6 +79,7 @@ class Exchange:
         self.questions = Questions()  # the backend's
         self._rate = NotificationRate()
         self._last_id = 0
+        self._last_before = 0  # of the calls before the last other message that the backend got
         self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
         self.running_tasks = RunningTasks()
@@ -183,6 +184,7 @@ class Exchange:
 
     def notification(self, message: Notification, now: float) -> bytes | None:
         """The line for the backend, if it has to be told."""
+        self._last_before = self._last_id
         if message.method == "notifications/cancelled":
             return self._cancel(message.params or {}, now)
         return dump_notification(message.method, message.params)
@@ -224,10 +226,12 @@ class Exchange:
         return Answer(call, Response(gateway_id, "result", msgspec.Raw(result)), LargeResult(result))
 
     def _answered_without_id(self, response: Response) -> Call | None:
-        """The only call gets an error with the id null: the backend could not read the request's id."""
-        if len(self.calls) != 1 or not may_be_of_a_call(response):
+        """The only call gets an error with the id null: the backend could not read the request's id. But not if
+        something else was sent since, which it may refuse."""
+        call = next(iter(self.calls.values())) if len(self.calls) == 1 else None
+        if call is None or int(call.gateway_id) <= self._last_before or not may_be_of_a_call(response, call.method):
             return None
-        return self.calls.popitem()[1]
+        return self.calls.pop(call.gateway_id)
 
     def receive_oversized(self, beginning: bytes, end: bytes = b"") -> Command:
         """A line over the limit fails the call that its ends name; or the only call, if the complete line is an answer
@@ -263,6 +267,7 @@ class Exchange:
         return self._receive_question(message, now, among)
 
     def _receive_question(self, message: Request, now: float, among: tuple[bytes, ...] = ()) -> Command:
+        self._last_before = self._last_id
         if message.method == PING:
             return ToBackend(result_response(message.id, {}))
         refused = self.questions.refusal(message)
@@ -294,7 +299,7 @@ class Exchange:
         return self._rate.admit(ToStream(stream, payload, change), now, change or b"")
 
     def _progress(self, params: Params, now: float) -> Command:
-        call = self.calls.get(bytes(params.get("progressToken", ABSENT)))
+        call = self.calls.get(answered_id(bytes(params.get("progressToken", ABSENT))))
         if call is None or call.progress_token is None or call.cancelled:
             return Dropped("unknown_progress")
         if call.method != "initialize":  # until it is answered no limit on a session's age applies
@@ -308,7 +313,7 @@ class Exchange:
         request_id = bytes(params.get("requestId", ABSENT))
         withdrawn = self.questions.withdraw(request_id)
         if withdrawn is None:
-            call = self.calls.get(request_id)
+            call = self.calls.get(answered_id(request_id))
             if call is None or call.method != "subscriptions/listen":
                 return Dropped("unknown_cancel")
             self.abandon(call)  # 2026-07-28: a server may end a subscription so; its client gets a result
@@ -354,6 +359,9 @@ def replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:
     token = meta.get("progressToken")
     if token is None:
         return params, None
+    if bytes(token) == b"null":  # some serialisers write what is not there so
+        del meta["progressToken"]
+        return {**params, "_meta": encoded(meta)}, None
     if len(token) > MAX_TOKEN_BYTES:
         raise InvalidMessage(f'a "progressToken" has at most {MAX_ID_CHARACTERS} characters')
     meta["progressToken"] = msgspec.Raw(ours)

@@ -1,5 +1,7 @@
 """LineBuffer: bytes in, whole lines out, with a limit."""
 
+from app.protocol.tolerant import BYTE_ORDER_MARK
+
 DEFAULT_LIMIT_BYTES = 16 << 20
 END_BYTES = 4096  # kept of either end of a line over the limit
 
@@ -78,4 +80,5 @@ class LineBuffer:
 def _clean(lines: list[bytes], data: bytes) -> list[bytes]:
     if b"\r" in data:
         lines = [line[:-1] if line.endswith(b"\r") else line for line in lines]
+    lines = [line.removeprefix(BYTE_ORDER_MARK) for line in lines]  # of some programs on Windows (RFC 8259 §8.1)
     return [line for line in lines if line and not line.isspace()]

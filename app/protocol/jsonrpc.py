@@ -33,8 +33,10 @@ Params = dict[str, msgspec.Raw]
 # 1.0 and 1e3 are not accepted: a peer might write them differently when it gives the id back.
 _is_id_number = re.compile(rb"-?\d{1,30}\Z").match
 # How some peers give back a number of ours: as a string, or as a floating-point number.
+_is_empty_list = re.compile(rb"\[\s*\]").fullmatch
 _rewritten_number = re.compile(rb'"(\d{1,30})"\Z|(\d{1,30})(?:\.0{1,30})?(?:[eE][+-]?0{1,30})?\Z').match
 _NULL = b"null"
+_NOTIFICATIONS = "notifications/"  # some serialisers write a member that is not there as null: such an id too
 _LINE_ENDS_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -98,7 +100,9 @@ def parse_client(body: bytes) -> Message | list[Message]:
         ParseError: not JSON, not UTF-8, or nested too deeply.
         InvalidMessage: not a message, or a duplicate key in the envelope or the first level of params.
     """
-    require_utf8(body)
+    if not body.isascii():
+        body = body.removeprefix(tolerant.BYTE_ORDER_MARK)  # "parsers MAY ignore" it (RFC 8259 §8.1)
+        require_utf8(body)
     if b"\n" in body or b"\r" in body:
         body = on_one_line(body)
     if body.lstrip(b" \t")[:1] == b"[":
@@ -195,10 +199,10 @@ def _classify(envelope: Envelope) -> Message:
     if envelope.method is not None:
         if len(envelope.method) > MAX_METHOD_CHARACTERS:
             raise InvalidMessage(f'a "method" has at most {MAX_METHOD_CHARACTERS} characters')
-        params = _params_of(envelope.params)
-        if not raw_id:
-            return Notification(envelope.method, params)
-        return Request(_checked_id(raw_id), envelope.method, params)
+        if not raw_id or (raw_id == _NULL and envelope.method.startswith(_NOTIFICATIONS)):
+            is_none = _is_empty_list(envelope.params) is not None  # PHP writes an empty object so
+            return Notification(envelope.method, None if is_none else _params_of(envelope.params))
+        return Request(_checked_id(raw_id), envelope.method, _params_of(envelope.params))
     has_result, has_error = envelope.result is not ABSENT, envelope.error is not ABSENT
     if has_result and has_error:  # as in JSON-RPC 1.0, where one of them is null
         has_result, has_error = bytes(envelope.result) != _NULL, bytes(envelope.error) != _NULL

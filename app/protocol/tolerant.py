@@ -23,7 +23,7 @@ MAX_MESSAGES = 100  # on one line; a line with more is dropped
 _CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
 _OBJECT_END, _COMMA = ord("}"), ord(",")
 _WHITE = b" \t\r\n"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not allowed in JSON (RFC 8259 §8.1), but written by some programs on Windows
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # not allowed in JSON (RFC 8259 §8.1), but written by some programs on Windows
 
 
 class _Grammar:
@@ -187,7 +187,6 @@ class Broken(NamedTuple):
 
 def broken(line: bytes) -> Broken:
     """Which call a broken line belongs to, as far as it is certain."""
-    line = line.removeprefix(_BYTE_ORDER_MARK)
     if len(line) > MAX_BYTES:
         # If it broke off after an inner id, its end looks like that of a message, but braces are still open.
         is_whole = line.count(b"{") == line.count(b"}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from app.errors import GatewayError, InvalidMessage, ParseError
 from app.protocol.calls.flood import RELEASE_S, Flood
 from app.protocol.jsonrpc import Request, Response, dump_response, on_one_line, parse_backend, several
+from app.protocol.tolerant import BYTE_ORDER_MARK
 from app.upstreams.flow import Flow
 from app.upstreams.requests import is_sessionless
 
@@ -65,6 +66,7 @@ class Calls:
 
     def received(self, data: bytes, within: Call | None = None) -> None:
         """A message of the server, or a batch. `within`: the call whose answer is being read."""
+        data = data.removeprefix(BYTE_ORDER_MARK)
         if self._flood.takes(data, time.monotonic()):
             self._flow.dropped(len(data))
             self._hold()

@@ -15,6 +15,7 @@ from tests.mutations.faults_of_inspections import FAULTS_OF_INSPECTIONS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
+from tests.mutations.faults_of_odd_messages import FAULTS_OF_ODD_MESSAGES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
 from tests.mutations.faults_of_switches import FAULTS_OF_SWITCHES
@@ -600,6 +601,7 @@ FAULTS = (
     *FAULTS_OF_TOOLSETS,
     *FAULTS_OF_UPSTREAMS,
     *FAULTS_OF_THE_ERAS,
+    *FAULTS_OF_ODD_MESSAGES,
     *FAULTS_OF_THE_EDGE,
     *FAULTS_OF_EGRESS,
     *FAULTS_OF_LIMITS,

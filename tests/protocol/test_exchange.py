@@ -242,6 +242,27 @@ def test_a_progress_token_is_replaced_and_restored(exchange: Exchange, token: st
     assert f'"progressToken":{token}'.encode() in told.payload
 
 
+@pytest.mark.parametrize("written", ['"%d"', "%d.0", "%de0"])
+def test_a_token_that_comes_back_otherwise_is_recognised_and_puts_off_the_deadline(
+    exchange: Exchange, written: str
+) -> None:
+    made, line = call(exchange, "5", params='{"_meta":{"progressToken":"abc"}}')
+    token, deadline = written % line["params"]["_meta"]["progressToken"], made.deadline
+    told = exchange.receive(
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b}}' % token.encode(), 9.0
+    )
+    assert isinstance(told, ToStream)
+    assert b'"progressToken":"abc"' in told.payload
+    assert made.deadline == deadline + 9.0
+
+
+def test_a_progress_token_of_null_is_none(exchange: Exchange) -> None:
+    made, line = call(exchange, "5", params='{"_meta":{"progressToken":null,"traceparent":"00-a"}}')
+    assert line["params"]["_meta"] == {"traceparent": "00-a"}
+    progress = {"method": "notifications/progress", "params": {"progressToken": int(made.gateway_id), "progress": 1}}
+    assert sent(exchange, progress) == Dropped("unknown_progress")
+
+
 def test_progress_for_nobody_is_dropped(exchange: Exchange) -> None:
     _, line = call(exchange, "5")
     progress = {"method": "notifications/progress", "params": {"progressToken": line["id"], "progress": 1}}
@@ -532,6 +553,29 @@ def test_an_error_without_an_id_ends_the_only_call_there_is(exchange: Exchange) 
     assert json.loads(answer.payload()) == {"jsonrpc": "2.0", "id": 2, "error": error}
     call(exchange, "3")
     assert sent(exchange, {"id": None, "result": {}}) == Dropped("unknown_answer")
+
+
+UNREAD = {"code": -32700, "message": "Parse error"}
+
+
+def test_an_error_without_an_id_ends_no_call_after_which_something_else_was_sent(exchange: Exchange) -> None:
+    changed = client('{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}')
+    exchange.notification(changed, 0.0)
+    call(exchange, "1")
+    exchange.notification(changed, 0.0)
+    assert sent(exchange, {"id": None, "error": UNREAD}) == Dropped("unknown_answer")
+    assert exchange.in_flight == 1
+
+
+def test_nor_one_after_which_a_question_was_answered(exchange: Exchange) -> None:
+    call(exchange, "1")
+    asked = sent(exchange, {"id": "q", "method": "roots/list"})
+    exchange.questions.answer(Response(asked.question, "result", asked.payload))
+    assert sent(exchange, {"id": None, "error": UNREAD}) == Dropped("unknown_answer")
+    ended = next(iter(exchange.calls.values()))
+    answer(exchange, ended)
+    call(exchange, "2")
+    assert isinstance(sent(exchange, {"id": None, "error": UNREAD}), Answer)
 
 
 @pytest.mark.parametrize("null", ["result", "error"])

@@ -80,7 +80,6 @@ def test_an_escaped_id_is_measured_in_characters() -> None:
         b"{",
         b"hello",
         b'{"jsonrpc":"2.0","id":1,"method":"x"} trailing',
-        b"\xef\xbb\xbf" + request(),
         request(params=b'{"a":NaN}'),
         request(params=b'{"a":01}'),
         request(params=b'{"a":"line\nbreak"}'),
@@ -252,3 +251,26 @@ def test_the_messages_of_a_line_or_a_batch(line: bytes, expected: list[bytes]) -
 def test_what_only_repeats_or_adds_a_key_is_read_quickly_however_much_there_is() -> None:
     body = request(params=b'{"a":[' + b"[]," * 100_000 + b"1]}")[:-1] + b',"_x":1}'
     assert isinstance(parse_client(body), Request)
+
+
+@pytest.mark.parametrize("method", ["notifications/initialized", "notifications/cancelled", "notifications/vendor"])
+def test_a_notification_whose_id_is_null_is_the_notification_it_is_meant_to_be(method: str) -> None:
+    body = PREFIX + b'"id":null,"method":"%b"}' % method.encode()
+    for parse in (parse_client, parse_backend):
+        message = parse(body)
+        assert message == Notification(method, None)
+        assert dump(message) == PREFIX + b'"method":"%b"}' % method.encode()
+
+
+@pytest.mark.parametrize("params", [b"null", b"[]", b"[ ]"])
+def test_params_that_name_nothing_are_none(params: bytes) -> None:
+    message = parse_client(PREFIX + b'"method":"notifications/initialized","params":%b}' % params)
+    assert message == Notification("notifications/initialized", None)
+
+
+def test_a_byte_order_mark_before_a_body_is_ignored() -> None:
+    assert parse_client(b"\xef\xbb\xbf" + request()) == parse_client(request())
+    batch = parse_client(b"\xef\xbb\xbf[" + request() + b"]")
+    assert batch == [parse_client(request())]
+    with pytest.raises(ParseError):
+        parse_client(b"\xef\xbb\xbf" * 2 + request())

@@ -57,6 +57,15 @@ async def test_an_answer_is_a_line(monkeypatch):
     assert goodbye.headers["mcp-session-id"] == "s-1"
 
 
+async def test_a_byte_order_mark_before_an_answer_is_ignored():
+    async def answer(asked):
+        await asked.whole(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":7,"result":{}}'.decode())
+
+    async with session(answer) as (_, link, heard):
+        link.send(CALL)
+        assert (await heard.answer(7))["result"] == {}
+
+
 async def test_a_stream_has_messages_before_its_answer(monkeypatch):
     monkeypatch.setattr(channel, "KEPT_S", 600.0)  # on a busy machine the usual four seconds may pass
     monkeypatch.setattr(channel, "REST_S", 60.0)

@@ -2,7 +2,7 @@
 cancelled questions, changes of lists and resources) `exchange.py` decides."""
 
 from app.protocol.commands import Call, Listen, Stream
-from app.protocol.jsonrpc import ABSENT, Params, members_of
+from app.protocol.jsonrpc import ABSENT, Params, answered_id, members_of
 from app.protocol.running_tasks import task_id_of
 
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
@@ -37,4 +37,4 @@ def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, li
 
 def subscription_of(running: dict[bytes, Call], params: Params) -> Call | None:
     """The `subscriptions/listen` (2026-07-28) that a notification is sent for; the subscription has its id."""
-    return running.get(bytes(members_of(params["_meta"]).get(SUBSCRIPTION_KEY, ABSENT)))
+    return running.get(answered_id(bytes(members_of(params["_meta"]).get(SUBSCRIPTION_KEY, ABSENT))))

@@ -48,7 +48,7 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.revisions import Revision, is_handshake
-from app.protocol.without_id import may_be_of_a_call
+from app.protocol.without_id import is_without_id, may_be_of_a_call
 
 USUAL_LEVEL = "info"  # of a client that has set none
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a call is repeated that asked no question; doubles each time
@@ -93,13 +93,14 @@ class _Call(msgspec.Struct):
     round: int = 0
     pauses: int = 0  # in a row
     is_paused: bool = False
+    was_followed: bool = False  # by another message than a call
     state: msgspec.Raw | None = None
     waiting: dict[bytes, str] = {}  # our question's id -> the server's key
     answers: dict[str, msgspec.Raw] = {}
 
     def asked_again(self) -> None:
         """The next round is sent, with an id of its own."""
-        self.is_paused = False
+        self.is_paused = self.was_followed = False
         if self.round:
             self.inner_id = encode(f"{self.id.decode()}.{self.round}")
 
@@ -109,6 +110,10 @@ class _Call(msgspec.Struct):
         self.state, self.answers, self.waiting = state, {}, {}
         if has_questions:
             self.pauses = 0
+
+    def follow(self) -> None:
+        """The server got another message after this round."""
+        self.was_followed = True
 
     def pause(self) -> float:
         """The server has asked no question; returns the seconds until the next round."""
@@ -199,9 +204,11 @@ class Bridge:
                 if call.waiting:  # the server has answered this round: only the client's questions are open
                     yield from self._withdraw(call)
                     continue
+                self._follow()
                 params = {**params, "requestId": msgspec.Raw(call.inner_id)}
                 yield ToServer(dump_notification("notifications/cancelled", params))
         elif message.method not in _HANDSHAKE_ONLY:
+            self._follow()
             yield ToServer(dump_notification(message.method, message.params))
 
     def _answered(self, response: Response) -> Iterator[Out]:
@@ -218,6 +225,10 @@ class Bridge:
             call.answers[key] = response.value
             if not call.waiting:
                 yield self._send(call)
+
+    def _follow(self) -> None:
+        for call in self._calls.values():
+            call.follow()
 
     def _withdraw(self, call: _Call) -> Iterator[Out]:
         for question in call.waiting:
@@ -272,6 +283,7 @@ class Bridge:
         }
         if self._uris:
             wanted["resourceSubscriptions"] = list(self._uris)
+        self._follow()
         before, self._listening = self._listening, None
         if wanted:
             self._serial += 1
@@ -294,13 +306,12 @@ class Bridge:
             yield ToServer(error_response(message.id, METHOD_NOT_FOUND, "this revision has no requests from servers"))
 
     def _response(self, response: Response) -> Iterator[Out]:
-        if response.id == self._initialize_id:
+        hello = self._initialize_id
+        if hello is not None and (response.id == hello or is_without_id(response)):  # nothing else was sent
             self._initialize_id = None
-            yield self._initialized(response)
+            yield self._initialized(Response(hello, response.member, response.value))
             return
-        call = self._calls.get(response.id)
-        if call is None and len(self._calls) == 1 and may_be_of_a_call(response):
-            call = next(iter(self._calls.values()))  # the server could not read its id
+        call = self._calls.get(response.id) or self._answered_without_id(response)
         if call is None or call.is_paused:
             return
         result = members_of(response.value) if response.member == "result" else {}
@@ -311,6 +322,13 @@ class Bridge:
         if not (self._for_sessionless and code_of(response) == MISSING_CAPABILITY):
             response = as_handshake_era(response)
         yield ToSession(dump_response(call.id, response))
+
+    def _answered_without_id(self, response: Response) -> _Call | None:
+        """The only call, if the server could not read its id."""
+        call = next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        if call is None or call.was_followed or not may_be_of_a_call(response, call.method):
+            return None
+        return call
 
     def _initialized(self, response: Response) -> Out:
         if response.member == "error":

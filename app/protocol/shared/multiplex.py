@@ -44,7 +44,7 @@ from app.protocol.shared.process_calls import ProcessCalls
 from app.protocol.shared.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import Subscriptions
 from app.protocol.shared.task_owners import NotYours, TaskOwners, task_named
-from app.protocol.without_id import may_be_of_a_call
+from app.protocol.without_id import is_without_id
 
 MAX_URIS = 256  # that one session may subscribe to
 BROADCAST_BYTES = 16 << 20  # to all sessions together between two ticks; more is dropped
@@ -262,11 +262,9 @@ class Multiplex:
 
     def _answer(self, response: Response) -> list[Out]:
         call = self._calls.running.pop(response.id, None) or self._calls.late.pop(response.id, None)
-        if call is None and may_be_of_a_call(response):
+        if call is None and is_without_id(response):
             self._require_greeting(_HELLO_ID, "it is an error without an id")
-            call = self._calls.only()
-            if call is not None:
-                del self._calls.running[call.our_id]
+            call = self._calls.unread(response)
         if call is None:
             if response.id == _HELLO_ID and self.greeting is None:
                 self.greeting = CachedHandshake(response)
@@ -293,10 +291,12 @@ class Multiplex:
         if method == "notifications/progress":
             return self._progress(params)
         if method == "notifications/cancelled":
-            return self._redirected(method, params, "requestId", self._calls.running.get(_bytes(params, "requestId")))
+            return self._redirected(
+                method, params, "requestId", self._calls.running.get(answered_id(_bytes(params, "requestId")))
+            )
         meta = members_of(params["_meta"]) if "_meta" in params else {}
         if SUBSCRIPTION_KEY in meta:
-            call = self._calls.running.get(_bytes(meta, SUBSCRIPTION_KEY))
+            call = self._calls.running.get(answered_id(_bytes(meta, SUBSCRIPTION_KEY)))
             if call is not None:
                 meta[SUBSCRIPTION_KEY] = msgspec.Raw(call.id)
                 params["_meta"] = encoded(meta)
@@ -331,7 +331,7 @@ class Multiplex:
         return outs or [Dropped("unattributed")]
 
     def _progress(self, params: Params) -> list[Out]:
-        call = self._calls.running.get(_bytes(params, "progressToken"))
+        call = self._calls.running.get(answered_id(_bytes(params, "progressToken")))
         if call is None or call.token is None or call.member is None:
             return [Dropped("unknown_progress")]
         if call.member.is_paused:

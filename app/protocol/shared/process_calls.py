@@ -4,9 +4,10 @@ still be answered."""
 import msgspec
 
 from app.protocol.exchange import replace_token
-from app.protocol.jsonrpc import ABSENT, Params, Request, dump_notification, dump_request
+from app.protocol.jsonrpc import ABSENT, Params, Request, Response, dump_notification, dump_request
 from app.protocol.shared.fair_turns import FairTurns, Verdict
 from app.protocol.shared.shared_call import Member, Out, SharedCall, ToProcess
+from app.protocol.without_id import may_be_of_a_call
 
 MAX_RUNNING = 128  # calls of one process; beyond them each session may have one
 MAX_WAITING_BYTES = 4 << 20  # of one session's waiting calls
@@ -24,6 +25,9 @@ class ProcessCalls:
         self._last_id = 0
 
     def next_id(self) -> bytes:
+        """For a request of our own, which is sent next."""
+        for call in self.running.values():
+            call.follow()
         self._last_id += 1
         return b"%d" % self._last_id
 
@@ -81,6 +85,13 @@ class ProcessCalls:
     def only(self) -> SharedCall | None:
         """The running call, if there is exactly one, and no cancelled one."""
         return next(iter(self.running.values())) if len(self.running) == 1 and not self.late else None
+
+    def unread(self, response: Response) -> SharedCall | None:
+        """The call that the process could not read, if this says so; it has ended."""
+        call = self.only()
+        if call is None or call.was_followed or not may_be_of_a_call(response, call.method):
+            return None
+        return self.running.pop(call.our_id)
 
     # --- cancelled calls
 

@@ -21,6 +21,11 @@ class SharedCall(msgspec.Struct, eq=False):
     line: bytes  # empty once it is sent
     uri: str | None = None  # of a subscription
     has_place: bool = False  # among the running calls
+    was_followed: bool = False  # by a request of our own
+
+    def follow(self) -> None:
+        """The process got a request of our own after this call."""
+        self.was_followed = True
 
     def note_place(self, has_place: bool) -> None:
         self.has_place = has_place

@@ -55,7 +55,6 @@ from app.protocol.toolset.outs import (
     ToSession,
 )
 from app.protocol.toolset.searching import CALL, FIND, NO_SEARCH, Search, inner_call, listed_for
-from app.protocol.without_id import may_be_of_a_call
 
 MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
@@ -149,7 +148,7 @@ class FanOut:
             return self._request(message)
         if type(message) is Response:
             question = self._questions.close(message.id)
-            return [] if question is None else [ToMember(question.member, dump_response(question.id, message))]
+            return [] if question is None else [self._calls.tell(question.member, dump_response(question.id, message))]
         assert type(message) is Notification
         return self._notify(message, line)
 
@@ -256,7 +255,7 @@ class FanOut:
             return invalid(message, "unknown log level")
         self._level = level
         open_ones = (each for each in self.listing.promise("logging") if each in self._open)
-        return [*(ToMember(each, self._level_line()) for each in open_ones), empty(message)]
+        return [*(self._calls.tell(each, self._level_line()) for each in open_ones), empty(message)]
 
     def _about_task(self, message: Request) -> list[Out]:
         task = string_of((message.params or {}).get("taskId")) or ""
@@ -279,10 +278,10 @@ class FanOut:
             if question is None or question.token is None:
                 return [Dropped("unknown_progress")]
             params = {**params, "progressToken": msgspec.Raw(question.token)}
-            return [ToMember(question.member, dump_notification(message.method, params))]
+            return [self._calls.tell(question.member, dump_notification(message.method, params))]
         if message.method == "notifications/initialized":
             return []  # each member is told when it is open
-        return [ToMember(member, line) for member in sorted(self._open)]
+        return [self._calls.tell(member, line) for member in sorted(self._open)]
 
     # --- from a member
 
@@ -315,9 +314,8 @@ class FanOut:
 
     def _answered(self, member: int, response: Response, line: bytes) -> list[Out]:
         call = self._calls.of(member, response.id)
-        if call is None and may_be_of_a_call(response):
-            call = self._calls.only(member)
-            line = line if call is None else dump_response(call.id, response)
+        if call is None and (call := self._calls.unread(member, response)) is not None:
+            line = dump_response(call.id, response)
         if call is None:
             return [] if response.id.startswith(_OURS) else [Dropped("unknown_answer")]
         self._calls.forget(call.id)

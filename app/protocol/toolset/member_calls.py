@@ -3,7 +3,9 @@
 import msgspec
 
 from app.protocol.calls.stream_choice import FEEDBACK
-from app.protocol.jsonrpc import answered_id
+from app.protocol.jsonrpc import Response, answered_id
+from app.protocol.toolset.outs import ToMember
+from app.protocol.without_id import may_be_of_a_call
 
 MAX_CANCELLED = 256  # calls whose late answers are still passed on
 
@@ -19,6 +21,11 @@ class MemberCall(msgspec.Struct, gc=False):
     uri: str = ""
     query: str = ""
     tool: str = ""
+    was_followed: bool = False  # by another message for the member than a call
+
+    def follow(self) -> None:
+        """The member got another message after this call."""
+        self.was_followed = True
 
 
 class MemberCalls:
@@ -44,6 +51,20 @@ class MemberCalls:
         """The call that the member works on, if it is the only one."""
         calls = [call for call in self._running.values() if call.member == member]
         return calls[0] if len(calls) == 1 else None
+
+    def tell(self, member: int, line: bytes) -> ToMember:
+        """The member gets another message than a call."""
+        for call in self._running.values():
+            if call.member == member:
+                call.follow()
+        return ToMember(member, line)
+
+    def unread(self, member: int, response: Response) -> MemberCall | None:
+        """The call that the member could not read, if this says so."""
+        call = self.only(member)
+        if call is None or call.was_followed or not may_be_of_a_call(response, call.method):
+            return None
+        return call
 
     def may_ask(self, member: int) -> tuple[bytes, ...]:
         """The calls of the member that may ask something, oldest first."""

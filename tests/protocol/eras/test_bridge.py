@@ -146,6 +146,14 @@ def test_what_a_vendor_has_added_passes(talk: Talk) -> None:
         }
 
 
+def test_an_error_without_an_id_is_no_calls_after_which_something_else_was_sent(talk: Talk) -> None:
+    line = talk.call(5)
+    assert talk.server(id=None, error={"code": -32603, "message": "x"}) == []
+    talk.session(method="notifications/vendor")
+    assert talk.server(id=None, error={"code": -32700, "message": "Parse error"}) == []
+    assert one("session", talk.server(id=line["id"], result={}))["id"] == 5
+
+
 def test_an_error_without_an_id_is_the_only_calls(talk: Talk) -> None:
     talk.call(5)
     error = {"code": -32700, "message": "Parse error"}

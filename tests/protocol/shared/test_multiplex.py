@@ -425,6 +425,27 @@ def test_of_several_broken_answers_on_a_line_each_fails_its_own_call() -> None:
     assert failed.member is b
 
 
+def test_an_error_without_an_id_is_no_calls_after_which_the_gateway_has_asked_something() -> None:
+    shared, a, b = two(capabilities={"logging": {}})
+    first = call(shared, a)
+    shared.from_session(b, line(id=2, method="logging/setLevel", params={"level": "debug"}))
+    unread = line(id=None, error={"code": -32700, "message": "Parse error"})
+    assert shared.from_process(unread) == [Dropped("unknown_answer")]
+    assert told(shared.from_process(line(id=first["id"], result={})), a)[0]["id"] == 1
+    second = call(shared, a)
+    failure = line(id=None, error={"code": -32603, "message": "something else"})
+    assert shared.from_process(failure) == [Dropped("unknown_answer")]
+    assert told(shared.from_process(line(id=second["id"], result={})), a)[0]["id"] == 1
+
+
+def test_a_token_that_comes_back_as_a_string_is_recognised() -> None:
+    shared, a, _ = two()
+    sent = call(shared, a, _meta={"progressToken": "abc"})
+    for token in (str(sent["id"]), float(sent["id"])):
+        outs = shared.from_process(line(method="notifications/progress", params={"progressToken": token}))
+        assert told(outs, a)[0]["params"] == {"progressToken": "abc"}
+
+
 def test_an_error_without_an_id_is_the_only_calls() -> None:
     shared, a, b = two()
     first, second = call(shared, a), call(shared, b)

@@ -345,3 +345,23 @@ def test_of_many_calls_with_hostile_members_each_is_answered_once_by_its_own(see
     assert answered
     assert all(owner[number] == by for number, by in answered.items())
     assert owner.keys() - answered.keys() == set().union(*open_calls.values())
+
+
+def test_an_error_without_an_id_is_a_members_call_unless_it_may_be_about_something_else(fan):
+    unread = line(id=None, error={"code": -32700, "message": "Parse error"})
+    call(fan, 1, "blue_say")
+    assert fan.from_member(1, line(id=None, error={"code": -32603, "message": "x"})) == [Dropped("unknown_answer")]
+    fan.from_session(line(method="notifications/roots/list_changed"))
+    assert fan.from_member(1, unread) == [Dropped("unknown_answer")]
+    answer = line(id=1, result={"content": []})
+    assert fan.from_member(1, answer) == [ToSession(answer)]
+    call(fan, 2, "blue_say")
+    (told,) = fan.from_member(1, unread)
+    assert json.loads(told.line)["id"] == 2
+
+
+def test_a_token_that_comes_back_as_a_string_is_passed_on(fan):
+    call(fan, 5, "blue_say", _meta={"progressToken": 5})
+    for token in ("5", 5.0):
+        progress = line(method="notifications/progress", params={"progressToken": token, "progress": 1})
+        assert fan.from_member(1, progress) == [ToSession(progress)]
