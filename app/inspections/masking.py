@@ -1,5 +1,6 @@
 """Mask: removes secrets from messages before they are kept. What is removed is nowhere kept, so nobody can show it."""
 
+import json
 import math
 import re
 import time
@@ -65,6 +66,10 @@ class _TooSlow(Exception):
     """A message takes longer than MAX_LOOK_S."""
 
 
+class _Repeated(list[tuple[str, Any]]):
+    """The members of an object that has one of them twice. Which of them counts, each reader decides for itself."""
+
+
 class Masked(NamedTuple):
     """A message as it is kept. `text` is None where nothing is; `secrets`: how many places were masked."""
 
@@ -114,8 +119,8 @@ class Mask:
 
     def _message(self, line: bytes) -> str:
         try:
-            return msgspec.json.encode(self._cleaned(msgspec.json.decode(line))).decode()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.encode(self._cleaned(_read(line.decode()))).decode()
+        except _UNREADABLE:
             return self.text(line.decode("utf-8", "replace"))
 
     def text(self, text: str) -> str:
@@ -124,13 +129,7 @@ class Mask:
             return text
         if self.is_full:
             return self._masked()
-        cleaned = text
-        for place, value in enumerate(self._values):
-            if not place % _STRIDE:
-                self._look_at_time()
-            if value in cleaned:
-                self._found += cleaned.count(value)
-                cleaned = cleaned.replace(value, MASKED)
+        cleaned = self._without_values(text)
         self._look_at_time()
         cleaned = self._put(_SHAPES, MASKED, cleaned)
         cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
@@ -139,6 +138,15 @@ class Mask:
         without = without_credentials(cleaned)
         self._found += without != cleaned
         return without
+
+    def _without_values(self, text: str) -> str:
+        for place, value in enumerate(self._values):
+            if not place % _STRIDE:
+                self._look_at_time()
+            if value in text:
+                self._found += text.count(value)
+                text = text.replace(value, MASKED)
+        return text
 
     def _look_at_time(self) -> None:
         if self._until is not math.inf and time.thread_time() > self._until:
@@ -151,15 +159,8 @@ class Mask:
 
     def _cleaned(self, value: Any, depth: int = 0, *, is_secret: bool = False) -> Any:
         """`is_secret`: it is the value of a member whose name says so; all its texts and numbers are masked."""
-        if isinstance(value, dict):
-            if depth > MAX_DEPTH:
-                return self._masked()
-            named = next((value[each] for each in _NAMED if each in value), None)
-            paired = isinstance(named, str) and names_secret(named)
-            return {
-                self.text(name): self._member(name, each, depth, is_secret or (paired and name in _VALUES))
-                for name, each in value.items()
-            }
+        if isinstance(value, (dict, _Repeated)):
+            return self._masked() if depth > MAX_DEPTH else self._object(value, depth, is_secret)
         if isinstance(value, list):
             if depth > MAX_DEPTH:
                 return self._masked()
@@ -174,6 +175,15 @@ class Mask:
         if isinstance(value, str):
             return self._string(value, depth)
         return self._masked() if self._known and str(value) in self._known else value
+
+    def _object(self, value: dict[str, Any] | _Repeated, depth: int, is_secret: bool) -> Any:
+        members = value.items() if isinstance(value, dict) else value
+        paired = any(name in _NAMED and isinstance(each, str) and names_secret(each) for name, each in members)
+        cleaned = (
+            (self.text(name), self._member(name, each, depth, is_secret or (paired and name in _VALUES)))
+            for name, each in members
+        )
+        return dict(cleaned) if isinstance(value, dict) else _with_all(cleaned)
 
     def _member(self, name: str, value: Any, depth: int, is_secret: bool) -> Any:
         if name == "properties" and isinstance(value, dict) and not is_secret:  # perhaps of a schema
@@ -193,17 +203,40 @@ class Mask:
         """Servers like to answer with JSON in a text."""
         if value.lstrip()[:1] in ("{", "[", '"') and len(value) >= MIN_VALUE and depth < MAX_DEPTH:
             try:
-                inner = msgspec.json.decode(value)
+                inner = _read(value)
                 before = self._found
                 cleaned = self._cleaned(inner, depth + 1)
-                return value if self._found == before else msgspec.json.encode(cleaned).decode()
-            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                # What is kept is looked through itself: numbers may have been read otherwise than they are written.
+                return self._without_values(value) if self._found == before else msgspec.json.encode(cleaned).decode()
+            except _UNREADABLE:
                 pass
         return self.text(value)
 
     def _masked(self) -> str:
         self._found += 1
         return MASKED
+
+
+_UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
+
+
+def _read(text: str) -> Any:
+    """JSON with all that any reader may find in it. Raises _UNREADABLE."""
+    found, repeated = msgspec.json.decode(text), list[_Repeated]()
+
+    def members(pairs: list[tuple[str, Any]]) -> Any:
+        if len(once := dict(pairs)) == len(pairs):
+            return once
+        repeated.append(_Repeated(pairs))
+        return repeated[-1]
+
+    all_of_it = json.loads(text, object_pairs_hook=members)
+    return all_of_it if repeated else found
+
+
+def _with_all(members: Iterable[tuple[str, Any]]) -> msgspec.Raw:
+    encode = msgspec.json.encode
+    return msgspec.Raw(b"{%b}" % b",".join(b"%b:%b" % (encode(name), encode(each)) for name, each in members))
 
 
 def names_secret(name: str) -> bool:

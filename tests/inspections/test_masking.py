@@ -53,6 +53,30 @@ def test_credentials_are_masked_wherever_they_are(text: str) -> None:
             assert secret not in masked
 
 
+@pytest.mark.parametrize("said", [
+    '{"a":"hunter2-value","a":"b"}', '{"a":"b","a":"hunter2-value"}', '[{"x":[{"a":"hunter2-value","a":1}]}]',
+    '{"a":"\\u0068unter2-value","a":"b"}', '{"password":"x1x1x1","password":null}',
+    '{"name":"password","value":"x1x1x1","name":"color"}', '{"a":"{\\"b\\":\\"hunter2-value\\",\\"b\\":1}"}',
+    '{"a":{"hunter2-value":1},"a":2}', '{"a":123456789012345678901234567890,"a":"b"}',
+    '{"a":123456789012345678901234567890}',
+])  # fmt: skip
+def test_a_member_that_an_object_has_twice_is_masked_each_time(said: str) -> None:
+    mask = Mask(["hunter2-value", "123456789012345678901234567890"])
+    whole = b'{"jsonrpc":"2.0","id":1,"result":%b}'
+    for line in (whole % said.encode(), whole % json.dumps({"content": [{"type": "text", "text": said}]}).encode()):
+        masked = mask.message(line)
+        assert masked.text is not None
+        assert MASKED in masked.text
+        assert masked.secrets == 1
+        for secret in ("hunter2", "unter2", "x1x1x1", "1234567890123"):
+            assert secret not in masked.text
+
+
+def test_members_that_are_twice_there_are_both_kept() -> None:
+    said = '{"a":{"b":"one","b":"two"},"token":"x1x1x1"}'
+    assert Mask().message(said.encode()).text == f'{{"a":{{"b":"one","b":"two"}},"token":"{MASKED}"}}'
+
+
 def test_values_of_the_backend_are_masked_in_every_form() -> None:
     secret = 'q"uo\\te'
     assert shown({"text": f"it is {secret}!"}, secret) == {"text": f"it is {MASKED}!"}

@@ -102,6 +102,13 @@ FAULTS_OF_INSPECTIONS = (
         ("tests/this_node/test_inspecting.py::test_secrets_are_masked_in_what_a_message_names_too",),
     ),
     Fault(
+        "of a member that an object has twice only the last one is masked",
+        "app/inspections/masking.py",
+        "return all_of_it if repeated else found",
+        "return found",
+        ("tests/inspections/test_masking.py",),
+    ),
+    Fault(
         "masking one message takes as long as it takes",
         "app/inspections/masking.py",
         "if self._until is not math.inf and",
