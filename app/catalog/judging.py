@@ -117,17 +117,15 @@ def obeyed(pins: Mapping[str, Found], rejected: Mapping[str, str], minor: str) -
 
 
 def withheld(offer: Offer, pins: Mapping[str, Found], policy: str) -> dict[str, str]:
-    """Why each of these tools is neither shown nor called, by the tool's own name."""
+    """Why each of these tools is neither shown nor called, by the tool's own name; with `block` also of those that a
+    person has approved and that are gone: they keep their names."""
     followed: Policy = (
         "warn" if policy == "warn" else "off" if policy == "off" else "block"
     )  # also one of later versions
     if followed == "off":
         return {}
     why: dict[str, str] = {}
-    for item in offer.items("tools/list"):
-        name = string_of(members_of(item).get("name"))
-        if name is None:
-            continue
+    for name in dict.fromkeys([*names_of(offer), *pins]):
         found = pins.get(name)
         status = Status.NEW if found is None else _status(found["status"])  # what nobody has judged nobody has approved
         if not is_passed(status, followed):

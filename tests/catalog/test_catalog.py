@@ -324,7 +324,7 @@ async def test_a_changed_definition_is_judged_when_it_is_offered(rig):
         "accepted", "changed", "changed", "gone", "approved",
     ]  # fmt: skip
     withheld = rig.catalog.cached("acme", ["red"])[0].withheld
-    assert sorted(withheld) == ["ask", "slow"]
+    assert sorted(withheld) == ["ask", "grow", "slow"]
     assert "it has a parameter that it did not have" in withheld["ask"]
     found = await rig.catalog.withheld(("acme", "red"), offer)
     assert found == {}

@@ -112,7 +112,8 @@ async def test_what_a_session_is_told_later_is_compared_in_that_session(gateway:
                 while "EVIL" not in (text := await listed(session)) and "Says a text." in text:
                     await anyio.sleep(0.05)
             assert "EVIL" not in text
-            assert (await session.ask("evil")).reason == "tool_withheld"
+            shown_as = "evil" if endpoint.name == "t" else "fine"
+            assert (await session.ask(shown_as)).reason == "tool_withheld"
             assert (await session.ask("say")).reason == "tool_withheld"
 
 

@@ -28,9 +28,24 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "a withheld tool is listed and called",
         "app/protocol/toolset/listing.py",
-        "if own in member.withheld:",
-        "if False:",
+        "if why is not None:\n                    self._tools[shown]",
+        "if False:\n                    self._tools[shown]",
         LISTING,
+    ),
+    Fault(
+        "a refused tool is called at another member that has one of this name",
+        "app/protocol/toolset/listing.py",
+        "return self._tools.get(name)",
+        "return next((Place(i, name) for i, m in enumerate(self.members) if m.offer and name in _by_name("
+        "m.offer.items(TOOLS))), None) or self._tools.get(name)",
+        FAN_OUT,
+    ),
+    Fault(
+        "a tool that was approved and is gone leaves its name to other members",
+        "app/catalog/judging.py",
+        "dict.fromkeys([*names_of(offer), *pins])",
+        "dict.fromkeys(names_of(offer))",
+        ("tests/catalog/test_catalog.py",),
     ),
     Fault(
         "what nobody has judged counts as approved",
@@ -98,15 +113,15 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "a guide that is gone is asked of a member",
         "app/protocol/toolset/fan_out.py",
-        "if found is not None or self.listing.own.had(uri):",
+        "if found is not None or self.listing.refuses(uri):",
         "if found is not None:",
         ("tests/protocol/toolset/test_own.py",),
     ),
     Fault(
         "a recipe calls a recipe",
         "app/protocol/toolset/fan_out.py",
-        "if place is None or (is_inner and self.listing.is_own(place.member)):",
-        "if place is None:",
+        "if not isinstance(place, Place) or (is_inner and self.listing.is_own(place.member)):",
+        "if not isinstance(place, Place):",
         RUNS,
     ),
     Fault(

@@ -2,6 +2,7 @@
 
 from app.protocol.jsonrpc import INVALID_PARAMS, Request, Response, error_response, result_response
 from app.protocol.tool_results import is_tool_error
+from app.protocol.toolset.listing import Place, Withheld
 from app.protocol.toolset.outs import Out, ToSession
 
 
@@ -20,11 +21,11 @@ def invalid(message: Request, words: str) -> list[Out]:
     return [ToSession(error_response(message.id, INVALID_PARAMS, words))]
 
 
-def no_tool(message: Request, name: str, withheld: str | None) -> list[Out]:
-    """There is no such tool, or it is `withheld`, with the reason."""
-    if withheld is None:
-        return invalid(message, f"Unknown tool: {name[:200]}")
-    return [ToSession(error_response(message.id, INVALID_PARAMS, withheld, {"reason": "tool_withheld"}))]
+def no_tool(message: Request, name: str, found: Place | Withheld | None) -> list[Out]:
+    """No tool may be called by this name; if it is withheld, with the reason."""
+    if isinstance(found, Withheld):
+        return [ToSession(error_response(message.id, INVALID_PARAMS, found.why, {"reason": "tool_withheld"}))]
+    return invalid(message, f"Unknown tool: {name[:200]}")
 
 
 def is_success(response: Response) -> bool:

@@ -38,7 +38,7 @@ from app.protocol.jsonrpc import (
 from app.protocol.running_tasks import task_made
 from app.protocol.toolset.answers import empty, invalid, is_success, no_tool, with_result
 from app.protocol.toolset.greeting import About, answer_to, reference_of, with_prompt
-from app.protocol.toolset.listing import ToolsetListing
+from app.protocol.toolset.listing import Place, ToolsetListing
 from app.protocol.toolset.member_calls import MemberCall, MemberCalls
 from app.protocol.toolset.member_questions import MemberQuestion, MemberQuestions
 from app.protocol.toolset.offer import LISTS
@@ -181,8 +181,8 @@ class FanOut:
                 name = string_of(params["name"]) or ""
             query = self._searching.called()
         place = self.listing.tool(name)
-        if place is None or (is_inner and self.listing.is_own(place.member)):
-            return no_tool(message, name, self.listing.withheld(name))
+        if not isinstance(place, Place) or (is_inner and self.listing.is_own(place.member)):
+            return no_tool(message, name, place)
         if self.listing.is_own(place.member):
             learn = partial(self._searching.succeeded, query, name) if query and self._searching is not None else None
             return [RunRecipe(message.id, self.listing.own.recipes[place.name], params, learn)]
@@ -227,7 +227,7 @@ class FanOut:
         """That which lists it; else, as a tool may name resources that are in no list, the member of the newest call
         that has resources, or the only one that has any."""
         found = self.listing.member_of_uri(uri)
-        if found is not None or self.listing.own.had(uri):
+        if found is not None or self.listing.refuses(uri):
             return found
         candidates = self.listing.promise("resources")
         recent = self._calls.newest(candidates)
@@ -244,7 +244,7 @@ class FanOut:
                 return with_result(message, b'{"completion":{"values":[]}}')
             call = MemberCall(message.id, place.member, message.method)
             return self._pass_on(message, call, with_prompt(params, place.name))
-        member = self.listing.member_of_uri(name) if kind == "resource" else None
+        member = self.listing.member_of_reference(name) if kind == "resource" else None
         if member is None:
             return invalid(message, "there is no such prompt or resource template")
         return self._pass_on(message, MemberCall(message.id, member, message.method), params)

@@ -44,6 +44,13 @@ class Place(NamedTuple):
     name: str
 
 
+class Withheld(NamedTuple):
+    """A tool that its pin withholds, and why: it keeps its name, so that no other member's tool is called by it."""
+
+    member: int
+    why: str
+
+
 class ToolsetListing:
     """Immutable; sessions of one toolset share it. Of two things with one name the first member's is shown: `clashes`
     says so of tools and prompts, `hidden` of resources. What is the toolset's `own` comes before all members', so that
@@ -58,13 +65,12 @@ class ToolsetListing:
         self._all = (*self.members, Shown(NAME, self.own.offer, None, Selection()))
         self.clashes: list[str] = []
         self.hidden: list[str] = []
-        self._tools = {name: Place(len(self.members), name) for name in self.own.recipes}
+        self._tools: dict[str, Place | Withheld] = {name: Place(len(self.members), name) for name in self.own.recipes}
         self._prompts = dict[str, Place]()
-        self._own_tools: dict[str, list[Place]] = {}
         self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
+        self._uris_of_withheld = set[str]()
         self._templates: dict[str, int] = {}
         self._definitions: dict[str, bytes] = {}
-        self._withheld: dict[str, str] = {}
         self._index: ToolIndex | None = None
         self._reading: Reading | None = None if before is None else before.reading  # until there is an index: before's
         self._results = {method: self._list(method) for method in LISTS}
@@ -89,7 +95,7 @@ class ToolsetListing:
     @property
     def tools(self) -> list[str]:
         """The names of the tools that are shown."""
-        return list(self._tools)
+        return [name for name in self._tools if name in self._definitions]
 
     def definition(self, tool: str) -> bytes:
         """The JSON of a tool that is shown. Raises KeyError: it is not."""
@@ -111,7 +117,7 @@ class ToolsetListing:
             tools = [
                 reading.document(name, sources[place.member], text, partial(_definition_of, name, text))
                 for name, place in self._tools.items()
-                for text in (self._definitions[name],)
+                for text in ([self._definitions[name]] if isinstance(place, Place) else ())
             ]
             guides = [
                 Document(uri, sources[-1], Definition(each.name, each.title, _words_of(each), kind="guide"))
@@ -132,10 +138,13 @@ class ToolsetListing:
 
     def schema(self, tool: str) -> dict[str, Any] | str:
         """The input schema of a member's tool that is shown under this name; or why there is none."""
-        if tool in self.own.recipes:
+        place = self.tool(tool)
+        if place is None:
+            return f"the toolset shows no tool {tool[:100]}"
+        if isinstance(place, Withheld):
+            return place.why
+        if self.is_own(place.member):
             return f"{tool} is a recipe, and a recipe has no other as a step"
-        if tool not in self._tools:
-            return self._withheld.get(tool) or f"the toolset shows no tool {tool[:100]}"
         try:
             found = msgspec.json.decode(self._definitions[tool]).get("inputSchema")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -148,18 +157,10 @@ class ToolsetListing:
         """Whether this is the number of the toolset itself."""
         return member == len(self.members)
 
-    def tool(self, name: str) -> Place | None:
-        """The tool that is shown under this name; or the one that alone has it as its own name: an app of a server
-        does not know the prefix."""
-        place = self._tools.get(name)
-        if place is not None:
-            return place
-        own = self._own_tools.get(name, ())
-        return own[0] if len(own) == 1 else None
-
-    def withheld(self, name: str) -> str | None:
-        """Why the tool of this name, as it would be shown or as its member calls it, is not there."""
-        return self._withheld.get(name)
+    def tool(self, name: str) -> Place | Withheld | None:
+        """The tool that is meant by this name: the one that is shown under it, and no other. Whoever calls a tool by a
+        name asks here, and a refusal is the last word."""
+        return self._tools.get(name)
 
     def prompt(self, name: str) -> Place | None:
         """The prompt that is shown under this name."""
@@ -171,6 +172,15 @@ class ToolsetListing:
         if found is not None:
             return found
         return next((member for template, member in self._templates.items() if matches(template, uri)), None)
+
+    def member_of_reference(self, uri: str) -> int | None:
+        """The member that lists exactly this resource or template."""
+        return self._templates.get(uri, self._uris.get(uri))
+
+    def refuses(self, uri: str) -> bool:
+        """Whether a URI that no member has is asked of none: it may be that of a guide that is gone, or is the user
+        interface of a tool that is withheld."""
+        return self.own.had(uri) or uri in self._uris_of_withheld
 
     def promise(self, capability: str) -> list[int]:
         """The members that have this capability."""
@@ -206,19 +216,22 @@ class ToolsetListing:
     def _show_tools(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
         member = self._all[index]
         tools = _by_name(offer.items(method))
-        named = shown_tools(member.selection, member.prefix, tools)
-        if len(named) < len(tools):
-            first = set(named.values())
-            for own in tools:
-                if own not in first and member.selection.shows(own):
-                    _note(self.clashes, f"{member.name}: {own} is hidden: another tool is shown under its name")
+        named = shown_tools(member.selection, member.prefix, dict.fromkeys([*tools, *member.withheld]))
+        first = set(named.values())
+        for own in tools:
+            if own not in first and member.selection.shows(own):
+                _note(self.clashes, f"{member.name}: {own} is hidden: another tool is shown under its name")
         for shown, own in named.items():
-            if own in member.withheld:
-                self._withheld[shown] = self._withheld[own] = member.withheld[own]
+            why = member.withheld.get(own)
+            if own not in tools and why is not None:  # approved, and gone
+                self._tools.setdefault(shown, Withheld(index, why))
             elif self._is_free(self._tools, shown, "tool", index):
-                self._tools[shown] = place = Place(index, own)
-                self._own_tools.setdefault(own, []).append(place)
                 app = _app_of(tools[own])
+                if why is not None:
+                    self._tools[shown] = Withheld(index, why)
+                    self._uris_of_withheld.update([app] if app is not None else [])
+                    continue
+                self._tools[shown] = Place(index, own)
                 if app is not None:
                     self._uris_of_apps.setdefault(app, index)
                 self._definitions[shown] = _renamed(tools[own], own, shown, member.selection.describe.get(own))
@@ -245,7 +258,7 @@ class ToolsetListing:
                 words = f"{self._name(index)}: {uri} is hidden: {self._name(taken[uri])} has it too"
                 _note(self.hidden, words)
 
-    def _is_free(self, taken: Mapping[str, Place], shown: str, what: str, index: int) -> bool:
+    def _is_free(self, taken: Mapping[str, Place | Withheld], shown: str, what: str, index: int) -> bool:
         if shown not in taken:
             return True
         first = self._name(taken[shown].member)

@@ -86,7 +86,7 @@ class Searching:
 
     def listed(self, listing: ToolsetListing) -> bytes:
         """The result of `tools/list`."""
-        names = (name for name in listing.tools if _matches(name, self._always))
+        names = (name for name in listing.tools if _matches(name, self._always) and name not in (FIND, CALL))
         own = _OWN_WITH_GUIDES if listing.own.guides else _OWN
         return b'{"tools":[%b]}' % b",".join((*own, *(listing.definition(name) for name in names)))
 

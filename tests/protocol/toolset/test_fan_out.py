@@ -14,7 +14,7 @@ from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.member_questions import MAX_QUESTIONS
 from app.protocol.toolset.offer import Known
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, ToMember, ToSession
-from app.protocol.toolset.searching import Search, Terms
+from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
 from app.search.learned import Learned
 from tests.protocol.toolset.offers import offer, shown, tool
 
@@ -101,7 +101,7 @@ def test_a_broken_answer_fails_its_call_and_noise_is_told(fan):
         ("prompts/get", {"name": "blue_p"}, 1),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "red_p"}}, 0),
         ("completion/complete", {"ref": {"type": "ref/resource", "uri": "blue://{id}"}}, 1),
-        ("tools/call", {"name": "own-blue"}, 1),
+        ("tools/call", {"name": "blue_own-blue"}, 1),
     ],
 )
 def test_each_request_finds_its_member(fan, method, params, member):
@@ -112,7 +112,8 @@ def test_each_request_finds_its_member(fan, method, params, member):
 @pytest.mark.parametrize(
     ("method", "params", "code"),
     [
-        ("tools/call", {"name": "say"}, -32602),  # both have one of this name
+        ("tools/call", {"name": "say"}, -32602),
+        ("tools/call", {"name": "own-blue"}, -32602),  # the name that its member knows is not shown
         ("tools/call", {"name": None}, -32602),
         ("tools/call", {}, -32602),
         ("prompts/get", {"name": "p"}, -32602),
@@ -120,6 +121,8 @@ def test_each_request_finds_its_member(fan, method, params, member):
         ("tasks/get", {"taskId": "t"}, -32602),
         ("logging/setLevel", {"level": "loud"}, -32602),
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "p"}}, -32602),
+        ("completion/complete", {"ref": {"type": "ref/resource", "uri": "blue://7"}}, -32602),  # is listed by nobody
+        ("completion/complete", {"ref": {"type": "ref/tool", "name": "blue_say"}}, -32602),
         ("server/discover", {}, -32601),
         ("tasks/list", {}, -32601),
     ],
@@ -128,11 +131,37 @@ def test_what_nobody_has_is_an_error(fan, method, params, code):
     assert error_of(fan.from_session(line(id=1, method=method, params=params)))["code"] == code
 
 
-def test_a_withheld_tool_is_an_error_that_says_why():
-    member = shown("red", offer("red", tools=[tool("rm")]))._replace(withheld={"rm": "it has changed"})
-    fan = FanOut(About("all", "1"), ToolsetListing([member]))
-    error = error_of(fan.from_session(line(id=1, method="tools/call", params={"name": "red_rm"})))
-    assert error == {"code": -32602, "message": "it has changed", "data": {"reason": "tool_withheld"}}
+@pytest.mark.parametrize("prefix", ["", None])
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("through", ["call", "search", "recipe"])
+def test_a_call_of_a_withheld_tool_is_refused_and_goes_to_no_other_member(prefix, gone, through):
+    """Neither to one whose own name of a tool is the name that was called, nor to one that would be shown under it."""
+    rm = tool("rm", _meta={"ui": {"resourceUri": "ui://red/app"}})
+    red = shown("red", offer("red", tools=[] if gone else [rm]))._replace(withheld={"rm": "it has changed"})
+    blue = shown("blue", offer("blue", tools=[tool("red_rm")], templates=[{"uriTemplate": "x://{a}"}]), prefix)
+    search = Search("search", Terms((), None, lambda: 0.0)) if through == "search" else NO_SEARCH
+    fan = FanOut(About("all", "1"), ToolsetListing([red, blue]), search)
+    fan.from_session(line(id=0, method="initialize", params={}))
+    params = {"name": "red_rm", "arguments": {"iban": "CH93"}}
+    if through == "search":
+        params = {"name": "call_tool", "arguments": params}
+    outs = fan.from_session(line(id="recipe-1" if through == "recipe" else 1, method="tools/call", params=params))
+    assert error_of(outs) == {"code": -32602, "message": "it has changed", "data": {"reason": "tool_withheld"}}
+    assert fan.listing.schema("red_rm") == "it has changed"
+    assert fan.listing.tools == ([] if prefix is None else ["blue_red_rm"])
+    if not gone:  # nor is its user interface read elsewhere
+        call_of_blue = fan.from_session(line(id=2, method="resources/read", params={"uri": "x://1"}))
+        assert call_of_blue[0].member == 1
+        outs = fan.from_session(line(id=3, method="resources/read", params={"uri": "ui://red/app"}))
+        assert error_of(outs)["code"] == -32002
+
+
+def test_a_renamed_tool_is_called_by_the_name_that_is_shown_and_by_no_other():
+    alone = shown("red", offer("red", tools=[tool("rm"), tool("ls")]), None, rename={"rm": "tidy"}, exclude=("ls",))
+    fan = FanOut(About("red", "1", is_backend=True), ToolsetListing([alone]))
+    assert json.loads(call(fan, 1, "tidy").line)["params"]["name"] == "rm"
+    for name in ("rm", "ls"):
+        assert error_of(fan.from_session(line(id=2, method="tools/call", params={"name": name})))["code"] == -32602
 
 
 def test_a_resource_in_no_list_is_that_of_the_newest_call(fan):
@@ -274,6 +303,9 @@ def found(fan: FanOut, query: object, **arguments: object) -> list[str]:
 def test_a_searched_toolset_lists_its_search_and_what_is_always_there():
     assert tools_of(searched()) == ["find_tools", "call_tool"]
     assert tools_of(searched(always=("*_say",))) == ["find_tools", "call_tool", "red_say", "blue_say"]
+    fan = searched(always=("*",))
+    fan.show(ToolsetListing([shown("red", offer("red", tools=[tool("call_tool"), tool("say")]), None)]))
+    assert tools_of(fan) == ["find_tools", "call_tool", "say"]
 
 
 @pytest.mark.parametrize(("client", "is_searched"), [("any", True), ("claude-code", False)])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.protocol.toolset.listing import Place, ToolsetListing, matches
+from app.protocol.toolset.listing import Place, ToolsetListing, Withheld, matches
 from app.protocol.toolset.offer import Known
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
 
@@ -42,15 +42,14 @@ def test_of_two_tools_of_one_member_that_would_have_one_name_the_second_is_named
     assert [words.split(" is hidden")[0] for words in listing.clashes] == ["red: a/b", "red: d"]
 
 
-def test_an_app_calls_its_tool_by_the_name_that_its_server_knows():
+def test_the_user_interface_that_a_tool_names_is_that_of_its_member():
     ui = tool("draw", _meta={"ui": {"resourceUri": "ui://red/app"}})
     old = tool("paint", _meta={"ui/resourceUri": "ui://blue/app"})
-    red, blue = offer("red", tools=[ui, tool("both")]), offer("blue", tools=[old, tool("both")])
-    listing = ToolsetListing([shown("red", red), shown("blue", blue, exclude=("hidden",))])
+    red, blue = offer("red", tools=[ui]), offer("blue", tools=[old])
+    listing = ToolsetListing([shown("red", red), shown("blue", blue)])
     assert listing.member_of_uri("ui://red/app") == 0
     assert listing.member_of_uri("ui://blue/app") == 1
-    assert listing.tool("draw") == Place(0, "draw")
-    assert listing.tool("both") is None
+    assert listing.tool("draw") is None
 
 
 def test_what_is_excluded_has_no_name_at_all():
@@ -60,14 +59,20 @@ def test_what_is_excluded_has_no_name_at_all():
     assert listing.tool("rm") is None
 
 
-def test_a_withheld_tool_is_not_there_under_any_name_and_says_why():
+def test_a_withheld_tool_is_not_shown_says_why_and_keeps_its_name():
     made = offer("red", tools=[tool("say"), tool("rm")])
-    listing = ToolsetListing([shown("red", made)._replace(withheld={"rm": "it has changed"})])
-    assert listing.tools == ["red_say"]
-    assert listing.tool("red_rm") is listing.tool("rm") is None
-    assert listing.withheld("red_rm") == listing.withheld("rm") == "it has changed"
-    assert listing.withheld("red_say") is listing.withheld("unknown") is None
+    red = shown("red", made)._replace(withheld={"rm": "it has changed", "was": "it is gone"})
+    blue = shown("blue", offer("blue", tools=[tool("red_rm"), tool("red_was"), tool("go")]), None)
+    listing = ToolsetListing([red, blue])
+    assert listing.tools == ["red_say", "go"]
+    assert listing.tool("red_rm") == Withheld(0, "it has changed")
+    assert listing.tool("red_was") == Withheld(0, "it is gone")
+    assert listing.tool("rm") is listing.tool("was") is None
+    assert [words.split(":")[0] for words in listing.clashes] == ["blue", "blue"]
     assert [hit.id for hit in listing.index.search("rm red")] == ["red_say"]
+    assert ToolsetListing([blue, red]).clashes == [
+        "red: the tool red_rm is hidden: blue has one of this name too"
+    ]  # not of what is gone
 
 
 def test_items_that_cannot_be_named_are_left_out():

@@ -17,7 +17,7 @@ from app.catalog.entries import Entry
 from app.domain import Selection, is_name
 from app.errors import BackendNotFound
 from app.protocol.jsonrpc import members_of, string_of
-from app.protocol.toolset.listing import Shown, ToolsetListing
+from app.protocol.toolset.listing import Place, Shown, ToolsetListing
 from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.searching import MAX_QUERY
 from app.search.index import MAX_LIMIT
@@ -125,7 +125,7 @@ def _of_hit(listing: ToolsetListing, shown: str) -> FoundTool:
         about = {"title": guide.title or None, "description": guide.description or None}
         return FoundTool(kind="guide", backend=None, tool=guide.name, shown_as=shown, **about)
     place, definition = listing.tool(shown), members_of(msgspec.Raw(listing.definition(shown)))
-    assert place is not None
+    assert isinstance(place, Place)
     is_recipe = listing.is_own(place.member)
     return FoundTool(
         kind="recipe" if is_recipe else "tool",
