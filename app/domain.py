@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 DEFAULT_TENANT = "default"
-INITIALIZE_S = 30.0
 KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 _is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
@@ -105,17 +104,12 @@ class Timeouts:
     is parked or frozen (`links.source.rests_as`) until the next message; None: never.
     """
 
-    initialize_s: float = INITIALIZE_S
+    initialize_s: float = 30.0
     call_s: float = 60.0
     idle_s: float = 1800.0
     absolute_s: float = 86400.0
     reclaim_idle_s: float = 300.0
     park_s: float | None = None
-
-    @property
-    def longer_start_s(self) -> float:
-        """How much longer than by default a start may take: so much longer may take what includes one."""
-        return max(0.0, self.initialize_s - INITIALIZE_S)
 
 
 Guarantee = Literal["files", "network", "memory", "pids", "processes"]  # what a sandbox can promise

@@ -11,6 +11,7 @@ from itertools import count
 import anyio
 import anyio.to_thread
 
+from app.backends.checks.backend_check import longer_start_s
 from app.backends.pool import ProcessPool
 from app.catalog.deciding import Deciding
 from app.catalog.entries import Decision, Entry, Problem, definition_of
@@ -351,7 +352,7 @@ class Catalog:
             raise BackendUnavailable(f"{spec.name} is a toolset, which offers nothing of its own")
         alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
         try:
-            offer = await inquire(self._lease_of(alone, limits), INQUIRY_S + spec.timeouts.longer_start_s)
+            offer = await inquire(self._lease_of(alone, limits), INQUIRY_S + longer_start_s(spec.timeouts))
         except GatewayError:
             self._metrics.catalog_inquiries.labels("failed").inc()
             raise

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import anyio
 
-from app.backends.checks.backend_check import DEADLINE_S, QUESTIONS, SUFFIX, CheckResult, Talk, failure_of
+from app.backends.checks.backend_check import (
+    DEADLINE_S,
+    QUESTIONS,
+    SUFFIX,
+    CheckResult,
+    Talk,
+    failure_of,
+    longer_start_s,
+)
 from app.backends.checks.steps import Steps
 from app.domain import BackendSpec
 from app.errors import GatewayError, ShuttingDown
@@ -22,7 +30,7 @@ async def check_upstream(upstreams: Upstreams, spec: BackendSpec, steps: Steps) 
     talk, failure, link = Talk(steps), None, None
     steps.expect(*STEPS, *QUESTIONS)
     try:
-        with anyio.fail_after(DEADLINE_S + spec.timeouts.longer_start_s):
+        with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
             link = await upstreams.lease(alone, steps)
             steps.skip(*STEPS)
             await talk.about(link, spec.timeouts, link.handshake_succeeded)

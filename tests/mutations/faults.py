@@ -511,8 +511,8 @@ FAULTS = (
     ),
     Fault(
         "a check gives no start longer than it may take by default",
-        "app/domain.py",
-        "return max(0.0, self.initialize_s - INITIALIZE_S)",
+        "app/backends/checks/backend_check.py",
+        "return max(0.0, timeouts.initialize_s - Timeouts().initialize_s)",
         "return 0.0",
         ("tests/backends/checks/test_backend_check.py", "tests/catalog/test_catalog.py"),
     ),

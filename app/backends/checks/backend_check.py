@@ -81,6 +81,11 @@ class CheckResult:
         return replace(self, failure=failure, start_reason=why_not)
 
 
+def longer_start_s(timeouts: Timeouts) -> float:
+    """How much longer than by default a start may take: so much longer may take what includes one."""
+    return max(0.0, timeouts.initialize_s - Timeouts().initialize_s)
+
+
 async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
     """Uses a process of its own, never a warm one, within the limits of tenant and node.
 
@@ -96,7 +101,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     if spec.sandbox.mode != "off":
         alone = replace(alone, missed_log=missed_log)
     try:
-        with anyio.fail_after(DEADLINE_S + spec.timeouts.longer_start_s):
+        with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
             with steps.timed("start"):
                 lease = await pool.lease(alone, limits)
             process = lease.link
