@@ -125,6 +125,7 @@ class CredentialUses:
         self._thinned = Thinned(log)
         self._met: deque[tuple[tuple[str, str, str], str]] = deque(maxlen=MAX_MET)
         self._busy: dict[tuple[str, str, str], tuple[Busy, float]] = {}  # and until when it is shown
+        self._settled: dict[tuple[str, str, str], int] = {}  # with the requests that it had sent by then
 
     def note(self, principal: Principal, address: str) -> None:
         """Counts a request that this node has authenticated."""
@@ -144,17 +145,35 @@ class CredentialUses:
         """Of the last hour."""
         for identity, address in self._met:
             uses = self.of(identity)
-            if address in uses and self._now - uses[address].first_at <= MET_S:
+            if address in uses and self._now - uses[address].first_at <= MET_S and not self._is_settled(identity):
                 requests, every = uses[address].requests, sum(use.requests for use in uses.values())
                 yield NewAddress(identity, address, requests, every, uses[address].first_at)
 
     def busy(self) -> Iterator[Busy]:
         """Of the last ten minutes."""
-        return iter([busy for busy, until in self._busy.values() if until > self._now])
+        found = [busy for busy, until in self._busy.values() if until > self._now]
+        return iter([busy for busy in found if not self._is_settled(busy.identity)])
+
+    def shown(self) -> set[tuple[str, str, str]]:
+        """The principals of which something is shown."""
+        return {each.identity for found in (self.new_addresses(), self.busy()) for each in found}
+
+    def settle(self, matches: Callable[[tuple[str, str, str]], bool]) -> None:
+        """These principals are switched off or gone: nothing is shown of them, unless they are used again."""
+        for identity in filter(matches, self.shown()):
+            self._settled[identity] = self._requests(identity)
+
+    def _is_settled(self, identity: tuple[str, str, str]) -> bool:
+        return identity in self._settled and self._settled[identity] == self._requests(identity)
+
+    def _requests(self, identity: tuple[str, str, str]) -> int:
+        return sum(use.requests for use in self.of(identity).values())
 
     def measure(self) -> None:
         """Compares the minute that has passed with what is usual. A microsecond for each principal."""
         self._busy = {identity: each for identity, each in self._busy.items() if each[1] > self._now}
+        told = {*self._busy, *(identity for identity, _ in self._met)}
+        self._settled = {identity: each for identity, each in self._settled.items() if identity in told}
         for identity, known in self._known.items():
             found = known.measured()
             if found is not None and (identity in self._busy or len(self._busy) < MAX_MET):

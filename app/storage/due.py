@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import bindparam, select
 
 from app.storage.engine import Database
-from app.storage.tables import api_keys, backends, catalog
+from app.storage.tables import api_keys, backends, catalog, tenants
 
 MOST = 200  # rows of each kind
 
@@ -21,7 +21,10 @@ _KEYS = (
         api_keys.c.expires_at <= bindparam("until"),
         api_keys.c.revoked_at.is_(None),
         api_keys.c.last_used_at.is_not(None),
+        api_keys.c.enabled,
+        tenants.c.enabled,
     )
+    .join(tenants, tenants.c.name == api_keys.c.tenant)
     .order_by(api_keys.c.expires_at)
     .limit(MOST)
 )
@@ -29,7 +32,8 @@ _KEYS_OF_TENANT = _KEYS.where(api_keys.c.tenant == bindparam("tenant"))
 _TOOLS = (
     select(catalog.c.tenant, catalog.c.backend, backends.c.pin, catalog.c.pins, catalog.c.changed_at)
     .join(backends, (backends.c.tenant == catalog.c.tenant) & (backends.c.name == catalog.c.backend))
-    .where(backends.c.pin != "off", backends.c.enabled)
+    .join(tenants, tenants.c.name == catalog.c.tenant)
+    .where(backends.c.pin != "off", backends.c.enabled, tenants.c.enabled)
     .order_by(catalog.c.changed_at.desc())
     .limit(MOST)
 )
@@ -64,7 +68,7 @@ class DueRepository:
         self._database = database
 
     async def keys(self, tenant: str | None, now: datetime, until: datetime) -> Sequence[ExpiringKey]:
-        """The keys that expire between, the first first. Keys that were never used are left out."""
+        """The keys that expire between, the first first. Keys that were never used, or are off, are left out."""
         query, values = (_KEYS, {}) if tenant is None else (_KEYS_OF_TENANT, {"tenant": tenant})
         rows = await self._database.rows(query, now=now, until=until, **values)
         return [ExpiringKey(row.tenant, row.id, row.name, row.expires_at) for row in rows]

@@ -99,18 +99,21 @@ class ChangeEffects:
 
     def key_revoked(self, identity: Identity) -> None:
         self._authenticator.forget(identity)
+        self._authenticator.uses.settle(lambda each: each == identity)
         self._inspecting.end_of_opener(lambda opener: opener == identity)
         self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
 
     def principal_changed(self, identity: Identity, off: Disabled | None) -> None:
         self._authenticator.forget(identity)
         if off is not None:
+            self._authenticator.uses.settle(lambda each: each == identity)
             self._inspecting.end_of_opener(lambda opener: opener == identity)
             self._end(lambda session: session.principal.identity == identity, f"{off.what}_disabled", off)
 
     def issuer_changed(self, tenant: str, issuer: str) -> None:
         self._authenticator.forget_issuer(tenant, issuer)
         theirs = (tenant, issuer)
+        self._authenticator.uses.settle(lambda each: each[:2] == theirs)
         self._inspecting.end_of_opener(lambda opener: opener[:2] == theirs)
         self._registry.close_where(lambda session: session.principal.identity[:2] == theirs, "issuer_changed")
 
@@ -150,8 +153,9 @@ class ChangeEffects:
         return {*self._pool.backends(), *self._upstreams.backends(), *self._pool.failures.backends(), *running}
 
     def identities(self) -> set[Identity]:
-        """Principals with sessions or inspections here."""
-        return {*(session.principal.identity for session in self._registry), *self._inspecting.openers()}
+        """Principals with sessions or inspections here, or of whose use something is shown as a problem."""
+        sessions = (session.principal.identity for session in self._registry)
+        return {*sessions, *self._inspecting.openers(), *self._authenticator.uses.shown()}
 
     def inspected(self) -> set[str]:
         """Tenants with open inspections here."""
@@ -170,6 +174,7 @@ class ChangeEffects:
         """Ends the sessions of its backends and of its principals, and its processes."""
         self._sessionless.forget(tenant)
         self._authenticator.forget_tenant(tenant)
+        self._authenticator.uses.settle(lambda each: each[0] == tenant)
         self._inspecting.end_of_opener(lambda opener: opener[0] == tenant)
         self._end(lambda session: tenant in (session.spec.tenant, session.principal.tenant), reason, off)
         for key in self._pool.backends():

@@ -155,6 +155,24 @@ def test_a_new_address_is_shown_for_an_hour_with_its_share_of_the_requests():
     assert list(rig.uses.new_addresses()) == []
 
 
+def test_what_was_shown_of_a_principal_that_is_off_or_gone_has_passed_until_it_is_used_again():
+    rig, other = Rig(), holder("k2")
+    for who in (holder(), other):
+        rig.note("192.0.2.1", who)
+        rig.note("198.51.100.7", who)
+        for _ in range(KNOWN_MINUTES):
+            rig.uses.measure()
+        rig.note("192.0.2.1", who, times=MANY * 2)
+    rig.uses.measure()
+    assert rig.uses.shown() == {holder().identity, other.identity}
+    rig.uses.settle(lambda identity: identity == holder().identity)
+    rig.uses.measure()
+    assert rig.uses.shown() == {other.identity}
+    assert "198.51.100.7" in rig.known(), "what is known of it is kept"
+    rig.note("198.51.100.7")  # it was switched on again
+    assert rig.uses.shown() == {holder().identity, other.identity}
+
+
 def test_far_more_than_usual_is_shown_once_it_is_known_what_is_usual():
     rig = Rig()
 

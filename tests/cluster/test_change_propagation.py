@@ -219,6 +219,33 @@ async def test_a_revocation_ends_sessions_and_credentials_on_every_node(url, emp
         assert len(sessions) == 3
 
 
+@pytest.mark.parametrize(
+    "how", ["revoked", "switched off", "issuer gone", "tenant switched off", "tenant gone", "later"]
+)
+async def test_the_alarm_for_a_credential_ends_with_it(url, how):
+    async with nodes(url, None, 1) as (node,):
+        key_id, key = await node.new_key()
+        who, uses = await node.who(key), node.authenticator.uses
+        for address in ("192.0.2.1", "198.51.100.7"):
+            uses.note(who, address)
+        assert uses.shown() == {who.identity}
+        off = Disabled("key", key_id, "")
+        match how:
+            case "revoked":
+                node.effects.key_revoked(who.identity)
+            case "switched off":
+                node.effects.principal_changed(who.identity, off)
+            case "issuer gone":
+                node.effects.issuer_changed(who.tenant, who.issuer)
+            case "tenant switched off":
+                node.effects.tenant_changed(Tenant("acme", enabled=False))
+            case "tenant gone":
+                node.effects.tenant_removed("acme")
+            case "later":  # by another node, and nobody told this one
+                await node.keys.revoke("acme", key_id, datetime.now(UTC), act=act("key.revoke", f"keys/{key_id}"))
+        await until(lambda: not uses.shown())
+
+
 @pytest.mark.real
 async def test_a_revocation_reaches_every_node_while_redis_is_dead(url):
     with RedisServer() as server:

@@ -206,6 +206,7 @@ async def test_a_tenant_that_forbids_them_ends_them(gateway: Gateway) -> None:
         tenant = f"/tenants/{endpoint.tenant}"
         gateway.api("PATCH", tenant, {"inspections": "metadata"}, key=administrator)
         assert (seen.now()["ending"], seen.now()["kept"]) == ("forbidden", 0)
+        assert gateway.api("GET", f"{tenant}/problems", key=administrator)["items"] == []
         refused = gateway.api("POST", f"{tenant}/inspections", {"session": session_of(endpoint), "reason": "x",
                               "payloads": True}, expect=409)  # fmt: skip
         assert "without payloads" in refused["detail"]

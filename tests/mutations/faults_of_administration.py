@@ -5,6 +5,9 @@ from tests.mutations.fault import Fault
 ROUND = ("tests/cli/files/test_round_trip.py",)
 SEARCH = ("tests/admin/resources/tools/test_toolsets.py",)
 CATALOG = ("tests/catalog/test_catalog.py",)
+USES = ("tests/auth/test_credential_uses.py",)
+ENDS = ("tests/cluster/test_change_propagation.py",)
+DUE = ("tests/admin/resources/now/test_problems.py",)
 REST = ("tests/transports/test_rest.py",)
 RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
 EXPORTING = "app/cli/files/exporting.py"
@@ -51,6 +54,30 @@ FAULTS_OF_ADMINISTRATION = (
         'if tool not in found or needs_person(_status(found[tool]["status"]))]',
         "]",
         CATALOG,
+    ),
+    Fault(
+        "what was shown of a revoked key is shown on",
+        "app/auth/credential_uses.py",
+        "return identity in self._settled and",
+        "return False and",
+        USES,
+    ),
+    Fault(
+        "a revoked key leaves its alarm",
+        "app/this_node/change_effects.py",
+        """        self._authenticator.forget(identity)
+        self._authenticator.uses.settle(lambda each: each == identity)
+        self._inspecting""",
+        """        self._authenticator.forget(identity)
+        self._inspecting""",
+        ENDS,
+    ),
+    Fault(
+        "a key that is switched off is said to expire",
+        "app/storage/due.py",
+        "        api_keys.c.enabled,\n",
+        "",
+        DUE,
     ),
     Fault(
         "the traceback of a bug in REST has no request id",

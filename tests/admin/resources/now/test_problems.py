@@ -70,6 +70,19 @@ async def test_keys_in_use_that_expire_within_two_weeks_are_named(rig):
     assert (await rig.ask("GET", "/api/v1/problems")).json()["total"] == 3
 
 
+async def test_a_key_that_is_off_or_gone_expires_unnoticed(rig):
+    off, gone = await add_key(rig, "off", 1), await add_key(rig, "gone", 1)
+    assert (await rig.ask("GET", PATH)).json()["total"] == 2
+    keys = "/api/v1/tenants/acme/keys"
+    assert (await rig.ask("PATCH", f"{keys}/{off}", {"enabled": False})).is_success
+    assert (await rig.ask("DELETE", f"{keys}/{gone}")).is_success
+    assert (await rig.ask("GET", PATH)).json()["items"] == []
+    await rig.ask("PATCH", f"{keys}/{off}", {"enabled": True})
+    assert (await rig.ask("GET", PATH)).json()["total"] == 1
+    await rig.ask("PATCH", "/api/v1/tenants/acme", {"enabled": False})
+    assert (await rig.ask("GET", "/api/v1/problems")).json()["items"] == []
+
+
 async def test_tools_that_wait_for_approval_are_counted(rig):
     spec = await rig.admin.backends.get("acme", "echo")
     pins = {name: {"status": status} for name, status in (("a", "changed"), ("b", "new"), ("c", "approved"))}
@@ -81,3 +94,11 @@ async def test_tools_that_wait_for_approval_are_counted(rig):
     (found,) = (await rig.ask("GET", PATH)).json()["items"]
     assert (found["kind"], found["see"]) == ("tools_wait", {"kind": "backend", "name": "echo"})
     assert "1 is changed and 1 is new" in found["words"]
+    for path in ("/api/v1/tenants/acme/backends/echo", "/api/v1/tenants/acme"):
+        await rig.ask("PATCH", path, {"enabled": False})
+        assert (await rig.ask("GET", "/api/v1/problems")).json()["items"] == []  # nobody is offered them
+        await rig.ask("PATCH", path, {"enabled": True})
+        assert (await rig.ask("GET", "/api/v1/problems")).json()["total"] == 1
+    judged = Judgement({name: {"status": "approved"} for name in "abc"}, Approvals("block", spec.pin_minor, {}))
+    await catalog.put("acme", "echo", definition_of(spec), b"{}", judged, datetime.now(UTC))
+    assert (await rig.ask("GET", PATH)).json()["items"] == []
