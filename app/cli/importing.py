@@ -14,7 +14,7 @@ from app.importing import is_done, parse, report, report_json, settle
 from app.storage import BackendRepository, Database
 from app.terminal.progress import Progress
 
-MAX_IMPORT_BYTES = 2**20
+MAX_IMPORT_BYTES = 2**24  # Claude Code keeps what was said in the same file
 
 
 def import_servers(options: argparse.Namespace) -> int:

@@ -22,8 +22,12 @@ _TRANSPORTS = {"sse": "sse"} | dict.fromkeys(
 )
 
 
-def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
-    empty, notes = named(source, normalised(source))
+_YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+
+
+def from_client(source: str, entry: Any, supplied: Mapping[str, str], name: str | None = None) -> Entry:
+    """`name`: of the backend, if it is not to be that of the server."""
+    empty, notes = named(source, normalised(source) if name is None else name)
     if not isinstance(entry, dict):
         return empty.refused("is not an object")
     is_remote = any(entry.get(key) for key in _URLS) or entry.get("type") in _REMOTE_TYPES
@@ -36,6 +40,8 @@ def from_client(source: str, entry: Any, supplied: Mapping[str, str]) -> Entry:
         notes.append("ignored: " + ascii(", ".join(ignored))[1:-1])
     if (cwd := members.get("cwd")) and isinstance(cwd, str) and not cwd.startswith("/"):
         notes.append("`cwd` is below the tenant's home")
+    members["enabled"], unreadable = _is_enabled(entry)
+    notes += unreadable
     if not members["enabled"]:
         notes.append("disabled")
     found = (*empty.problems, *problems, *values.problems())
@@ -46,7 +52,7 @@ def _remote(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list
     """Of a server that is reached by URL. Codex names variables of its own environment."""
     url = next((entry[key] for key in _URLS if entry.get(key)), None)
     if url is None:
-        return {"enabled": True}, ["has no URL"]
+        return {}, ["has no URL"]
     kind = entry.get("type") or entry.get("transport") or ("http" if entry.get("httpUrl") else "")
     headers: dict[str, Any] = {}
     problems = list[str]()
@@ -59,9 +65,22 @@ def _remote(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list
         headers |= {str(name): values.fill(f"${{{value}}}" if is_named else value) for name, value in found.items()}
     if token := entry.get("bearer_token_env_var"):
         headers["Authorization"] = "Bearer " + str(values.fill(f"${{{token}}}"))
-    is_enabled = entry.get("enabled", True) is not False and entry.get("disabled", False) is not True
     transport = _TRANSPORTS.get(str(kind), "auto")
-    return {"url": values.fill(url), "transport": transport, "headers": headers, "enabled": is_enabled}, problems
+    return {"url": values.fill(url), "transport": transport, "headers": headers}, problems
+
+
+def _is_enabled(entry: dict[str, Any]) -> tuple[bool, list[str]]:
+    """Whether the file has the server started, and what cannot be read there: then it has not."""
+    is_enabled, notes = True, list[str]()
+    for member, on, off in (("enabled", _YES, _NO), ("disabled", _NO, _YES)):
+        value = entry.get(member)
+        if value is None:
+            continue
+        word = str(value).strip().lower()
+        is_enabled = is_enabled and word in on
+        if word not in on | off:
+            notes.append(f"`{member}` is neither true nor false")
+    return is_enabled, notes
 
 
 def _of_codex(entry: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +118,5 @@ def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], lis
         env, refused = environment(env, values)
         problems += refused
     args = [values.fill(each) for each in args] if isinstance(args, list) else args
-    is_enabled = entry.get("enabled", True) is not False and entry.get("disabled", False) is not True
-    members = {"command": values.fill(command), "args": args, "env": env, "enabled": is_enabled}
+    members = {"command": values.fill(command), "args": args, "env": env}
     return {**members, **({"cwd": values.fill(entry["cwd"])} if entry.get("cwd") else {})}, problems

@@ -27,6 +27,10 @@ class Entry:
         """The entry with more problems."""
         return replace(self, problems=(*self.problems, *problems))
 
+    def noted(self, *notes: str) -> "Entry":
+        """The entry with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
     @property
     def command_line(self) -> str:
         """The command to be started, for people: quoted for a shell, in printable ASCII; or the URL."""

@@ -97,7 +97,7 @@ def test_an_unknown_tenant_is_an_error(capsys, data_dir, mcp_json):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("none.json", None), ("b.json", b"\xff\xfe"), ("c.json", b" " * (2**20 + 1))]
+    ("name", "content"), [("none.json", None), ("b.json", b"\xff\xfe"), ("c.json", b" " * (2**24 + 1))]
 )
 def test_a_file_that_cannot_be_read_is_one_line_and_exit_code_2(capsys, data_dir, tmp_path, name, content):
     if content is not None:

@@ -83,7 +83,69 @@ def stdio(name: str = "a", **members: object) -> str:
     return json.dumps({"mcpServers": {name: {"command": "run", **members}}})
 
 
+CLAUDE_CODE = {
+    "numStartups": 7,
+    "mcpServers": {"time": {"command": "time-mcp"}, "db": {"command": "db-mcp"}},
+    "projects": {
+        "/home/me/shop": {
+            "history": [{"display": "x" * 1024}] * 2048,
+            "mcpServers": {"db": {"command": "db-mcp", "args": ["shop"]}, "git": {"command": "git-mcp"}},
+            "disabledMcpServers": ["git"],
+        },
+        "/work/shop": {"mcpServers": {"db": {"command": "db-mcp", "args": ["work"]}, "time": {"command": "time-mcp"}}},
+        "/home/me/a": {"mcpServers": {"files": {"command": "files-mcp"}}},
+        "/home/me/b": {"mcpServers": {"files": {"command": "files-mcp"}}},
+        "/home/me/c": {"mcpServers": {}},
+        "/home/me/d": None,
+    },
+}
+
+
 # --- formats
+
+
+def test_claude_code_has_servers_of_its_own_and_of_projects():
+    found = {entry.name: entry for entry in parse(json.dumps(CLAUDE_CODE))}
+    assert list(found) == ["time", "db", "db-shop", "db-work-shop", "git", "files"]
+    assert all(entry.problems == () for entry in found.values())
+    assert [found[name].members["args"] for name in ("db", "db-shop", "db-work-shop")] == [[], ["shop"], ["work"]]
+    assert found["db-work-shop"].notes == ("named db-work-shop", "of the project /work/shop")
+    assert found["db-work-shop"].source == "db"
+    assert (found["git"].members["enabled"], found["git"].notes) == (
+        False,
+        ("disabled", "of the project /home/me/shop"),
+    )
+    assert found["files"].notes == ("of the projects /home/me/a, /home/me/b",)
+
+
+def test_only_projects_may_have_servers():
+    (entry,) = parse(json.dumps({"projects": {"/p": {"mcpServers": {"files": {"command": "files-mcp"}}}}}))
+    assert (entry.name, entry.notes) == ("files", ("of the project /p",))
+    assert parse(json.dumps({"projects": {"/p": {"mcpServers": {}}}})) == []
+
+
+def test_what_takes_long_to_read_may_be_less_large():
+    with pytest.raises(InvalidRequest, match="must be plain JSON"):
+        parse("// for people\n" + json.dumps(CLAUDE_CODE))
+    with pytest.raises(InvalidRequest, match="stands twice"):
+        parse('{"mcpServers": {"a": {"command": "a"}, "a": {"command": "b"}}}')
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "is_enabled", "notes"),
+    [("disabled", "true", False, ()), ("disabled", "True ", False, ()), ("disabled", 1, False, ()),
+     ("disabled", "on", False, ()), ("disabled", "false", True, ()), ("disabled", 0, True, ()),
+     ("disabled", None, True, ()), ("enabled", "false", False, ()), ("enabled", "no", False, ()),
+     ("enabled", 0, False, ()), ("enabled", "off", False, ()), ("enabled", "TRUE", True, ()), ("enabled", 1, True, ()),
+     ("disabled", "perhaps", False, ("`disabled` is neither true nor false",)),
+     ("disabled", [], False, ("`disabled` is neither true nor false",)),
+     ("enabled", "", False, ("`enabled` is neither true nor false",))],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [{"command": "run"}, {"url": "https://far.example/mcp"}])
+def test_what_is_switched_off_in_any_spelling_is_not_started(kind, member, value, is_enabled, notes):
+    entry = one(json.dumps({"mcpServers": {"a": {**kind, member: value}}}))
+    assert entry.members["enabled"] is is_enabled
+    assert entry.notes == (notes if is_enabled else (*notes, "disabled"))
 
 
 def test_claude_cursor_windsurf_and_cline():
@@ -95,8 +157,8 @@ def test_claude_cursor_windsurf_and_cline():
         "env": {"UNITS": "metric"},
         "enabled": True,
     }
-    assert weather.notes == ("named weather-server",)
-    assert (files.members["enabled"], files.notes) == (False, ("ignored: autoApprove", "disabled"))
+    assert weather.notes[0] == "named weather-server"
+    assert (files.members["enabled"], files.notes[:2]) == (False, ("ignored: autoApprove", "disabled"))
     assert (weather.problems, files.problems) == ((), ())
 
 

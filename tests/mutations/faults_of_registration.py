@@ -3,12 +3,34 @@
 from tests.mutations.fault import Fault
 
 BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
+IMPORTED = ("tests/importing/test_importing.py",)
 RULE = ("tests/sandbox/test_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
 TENANTS = ("tests/storage/test_tenants.py",)
 PATHS = "app/admin/schemas/sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
+    Fault(
+        "a check does not say that a command would have to download what it starts",
+        "app/backends/checks/backend_check.py",
+        "if failure is not None and download is not None and failure.step in _BEGINNING:",
+        "if False:",
+        ("tests/backends/checks/test_backend_check.py",),
+    ),
+    Fault(
+        "a server whose file says in words that it is switched off is started",
+        "app/importing/clients.py",
+        "is_enabled = is_enabled and word in on",
+        "is_enabled = is_enabled and value is not (on is _NO)",
+        IMPORTED,
+    ),
+    Fault(
+        "of two projects' servers of one name the second is left out",
+        "app/importing/projects.py",
+        "_apart(source, paths[0], taken)",
+        "wanted",
+        IMPORTED,
+    ),
     Fault(
         "a path leads out of itself by its parent",
         PATHS,

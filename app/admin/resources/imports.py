@@ -77,6 +77,7 @@ def _shown(entry: Entry, *, applied: bool) -> ImportedEntry:
         name=entry.name or None,
         outcome="skipped" if entry.problems else "created" if applied else "would_create",
         problems=[_encodable(each).replace(ASK, "the request's `env`") for each in entry.problems],
+        notes=[_encodable(each) for each in entry.notes],
     )
 
 

@@ -12,7 +12,7 @@ from app.admin.schemas.backends import BackendBody, EnvValue
 from app.admin.schemas.fields import Strict
 from app.importing import Entry
 
-MAX_DOCUMENT_BYTES = 256 * 1024
+MAX_DOCUMENT_BYTES = 3 * 2**20  # with its escapes it fits a body of the usual 4 MiB
 
 
 def _document(value: object) -> object:
@@ -24,14 +24,15 @@ def _document(value: object) -> object:
     if not isinstance(text, str):
         raise PydanticCustomError("document", "must be an object, or the text of a file")
     if len(text.encode("utf-8", "surrogatepass")) > MAX_DOCUMENT_BYTES:
-        raise PydanticCustomError("too_long", "is more than 256 KiB")
+        raise PydanticCustomError("too_long", "is more than 3 MiB")
     return text
 
 
 _DOCUMENT_SCHEMA = {
     "anyOf": [{"type": "object", "additionalProperties": True}, {"type": "string", "maxLength": MAX_DOCUMENT_BYTES}],
-    "description": "A file with `mcpServers`, `servers`, `mcp` or `mcp.servers`, a `server.json` of the registry, or "
-    "the text of one of them; as text also `mcp_servers` in TOML. At most 256 KiB.",
+    "description": "A file with `mcpServers` (also of its `projects`), `servers`, `mcp` or `mcp.servers`, a "
+    "`server.json` of the registry, or the text of one of them; as text also `mcp_servers` in TOML. At most 3 MiB; "
+    "with comments, or as TOML, 1 MiB.",
 }
 Document = Annotated[str, BeforeValidator(_document), WithJsonSchema(_DOCUMENT_SCHEMA)]
 # Not only names of variables: there are placeholders for inputs and files, too.
@@ -56,6 +57,7 @@ class ImportedEntry(BaseModel):
     name: str | None = Field(description="The backend's name; null if none can be derived.")
     outcome: Literal["would_create", "created", "skipped"]
     problems: list[str] = Field(description="Why it is skipped.")
+    notes: list[str] = Field(description="What else there is to know of it: for example its project.")
 
 
 class ImportAnswer(BaseModel):

@@ -22,6 +22,7 @@ from app.errors import (
     InvalidResponse,
     ShuttingDown,
 )
+from app.importing.downloads import download_of
 from app.processes.conversation import Conversation, result_of
 from app.processes.endings import at_limit
 from app.processes.link import RAISING, BackendLink
@@ -35,6 +36,7 @@ from app.protocol.revisions import HANDSHAKE
 from app.spawner.client import MISSED_BYTES
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
+DOWNLOAD_S = 15.0  # for a program that has to download what it starts, and cannot
 MAX_PAGES = 100  # of one list
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
@@ -43,6 +45,7 @@ SUFFIX = ":check"  # of the name under which the pool counts the process: no bac
 
 _FORK_HINT = "Its sessions get processes that are executed. `start: exec` says so; docs/forking.md, what can be forked."
 
+_BEGINNING = ("start", "initialize")
 _LISTS = ("tools", "resources", "prompts")
 QUESTIONS = ("initialize", *(f"{kind}/list" for kind in _LISTS))  # the steps of a Talk
 
@@ -97,6 +100,10 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     talk, failure = Talk(steps), None
     steps.expect("start", *QUESTIONS)
     process: BackendProcess | None = None
+    download = download_of(spec.command, spec.args) if spec.sandbox.mode != "off" else None
+    timeouts = spec.timeouts
+    if download is not None and spec.sandbox.network == "none":
+        timeouts = replace(timeouts, initialize_s=min(DOWNLOAD_S, timeouts.initialize_s))
     missed_log = os.memfd_create("missed")
     if spec.sandbox.mode != "off":
         alone = replace(alone, missed_log=missed_log)
@@ -106,7 +113,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
                 lease = await pool.lease(alone, limits)
             process = lease.link
             try:
-                await talk.about(process, spec.timeouts, lease.handshake_succeeded)
+                await talk.about(process, timeouts, lease.handshake_succeeded)
             finally:
                 lease.release("checked")
     except ShuttingDown:
@@ -126,6 +133,8 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
         found = replace(found, missed=(*modules, *found.missed)[:MOST])
     if failure is not None and found.missed and not failure.limit:
         failure = replace(failure, hint=_missed_hint(found.missed[0]))
+    if failure is not None and download is not None and failure.step in _BEGINNING:
+        failure = replace(failure, hint=f"{download.words}.")
     return replace(talk.result(), failure=failure, findings=found)
 
 

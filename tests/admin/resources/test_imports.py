@@ -62,7 +62,7 @@ async def test_the_path_without_tenant_is_the_default_tenants(rig):
     answer = await rig.ask("POST", "/api/v1/backends:import", body)
     assert answer.json() == {
         "applied": True,
-        "entries": [{"source": "A b", "name": "a-b", "outcome": "created", "problems": []}],
+        "entries": [{"source": "A b", "name": "a-b", "outcome": "created", "problems": [], "notes": ["named a-b"]}],
     }
     assert (await rig.admin.backends.get("default", "a-b")).command == "cat"
 
@@ -184,8 +184,8 @@ async def test_no_known_format_is_422_and_says_which_are_known(untouched, docume
     [
         ({"document": 1}, "#/document"),
         ({"document": []}, "#/document"),
-        ({"document": "ü" * 2**17 + "x"}, "#/document"),
-        ({"document": {"mcpServers": {"a": "x" * 2**18}}}, "#/document"),
+        ({"document": "ü" * (3 * 2**19) + "x"}, "#/document"),
+        ({"document": {"mcpServers": {"a": "x" * (3 * 2**20)}}}, "#/document"),
         ({"env": {"A": 1}}, "#/env/A"),
         ({"env": {"": "x"}}, "#/env"),
         ({"apply": "true"}, "#/apply"),

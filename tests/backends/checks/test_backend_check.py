@@ -163,3 +163,15 @@ async def test_a_restart_replaces_what_is_warm_and_leaves_leases(running, make_p
     assert not lease.link.is_stopping()
     pool.restart(("acme", "unknown"))
     lease.release("done")
+
+
+async def test_a_command_that_would_download_fails_soon_and_says_what_helps(running, make_pool, monkeypatch, tmp_path):
+    monkeypatch.setattr(backend_check, "DOWNLOAD_S", 0.5)
+    program = tmp_path / "npx"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    spec = BackendSpec("acme", "notes", str(program), ("-y", "notes-mcp"))
+    found = await check_backend(await make_pool(), spec, NO_LIMITS, Steps())
+    assert found.failure is not None
+    assert (found.failure.step, found.failure.reason) == ("initialize", "timeout")
+    assert "`npm install --global notes-mcp`" in str(found.failure.hint)

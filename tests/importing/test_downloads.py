@@ -1,0 +1,53 @@
+"""Commands that download what they start."""
+
+import json
+
+import pytest
+
+from app.importing import parse
+from app.importing.downloads import download_of
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "package", "install"),
+    [("npx -y notes-mcp", "npx", "notes-mcp", "npm install --global notes-mcp"),
+     ("/usr/bin/npx --yes @acme/notes@1.2 --port 3", "npx", "@acme/notes@1.2", "npm install --global @acme/notes@1.2"),
+     ("npx -p @acme/notes notes serve", "npx", "@acme/notes", "npm install --global @acme/notes"),
+     ("npx --package=@acme/notes notes", "npx", "@acme/notes", "npm install --global @acme/notes"),
+     ("cmd /c npx -y notes", "npx", "notes", "npm install --global notes"),
+     ("C:\\\\node\\\\npx.cmd -y notes", "npx", "notes", "npm install --global notes"),
+     ("npm exec -- notes", "npm exec", "notes", "npm install --global notes"),
+     ("pnpm dlx notes", "pnpm dlx", "notes", "npm install --global notes"),
+     ("bunx notes", "bunx", "notes", "npm install --global notes"),
+     ("bun x notes", "bun x", "notes", "npm install --global notes"),
+     ("uvx mcp-time", "uvx", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
+     ("uvx --python 3.12 --from mcp-times time", "uvx", "mcp-times",
+      "pipx install mcp-times` or `uv tool install mcp-times"),
+     ("uv tool run mcp-time", "uv tool run", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
+     ("pipx run mcp-time", "pipx run", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
+     ("npx -y $(rm)", "npx", "", "npm install --global PACKAGE"),
+     ("uvx", "uvx", "", "pipx install PACKAGE` or `uv tool install PACKAGE"),
+     ("docker run -i --rm mcp/time", "docker run", "mcp/time", "")],
+)  # fmt: skip
+def test_what_downloads_is_known_with_what_to_do_instead(line, program, package, install):
+    command, *args = line.replace("\\\\", "\\").split()
+    assert download_of(command, args) == (program, package, install)
+
+
+@pytest.mark.parametrize("line", ["notes-mcp", "python -m notes", "uv run notes.py", "npm start", "docker", "bun a.ts"])
+def test_what_is_there_already_is_left_alone(line):
+    command, *args = line.split()
+    assert download_of(command, args) is None
+
+
+def test_an_import_says_what_is_missing_and_what_helps():
+    servers = {
+        "notes": {"command": "npx", "args": ["-y", "notes-mcp"]},
+        "box": {"command": "docker", "args": ["run", "-i", "x"]},
+        "far": {"url": "https://far.example/mcp"},
+    }
+    notes, box, far = parse(json.dumps({"mcpServers": servers}))
+    assert notes.problems == ()
+    assert "`npm install --global notes-mcp`" in notes.notes[-1]
+    assert "no process of the gateway can" in box.notes[-1]
+    assert far.notes == ()
