@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 DEFAULT_TENANT = "default"
 KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
+HOME_WORD = "${home}"  # in a value of a backend's `env`: the home of the process
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 _is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
 _is_name = re.compile(NAME_PATTERN.strip("^$")).fullmatch
@@ -135,8 +136,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What one process, with everything it starts, may use; None is no limit. `cpu`: cores. `disk_mb`: its home and
-    temporary files together."""
+    """What a process and all it starts may use; None: no limit. `cpu`: cores. `disk_mb`: home and temporary files."""
 
     memory_mb: int | None = 512
     pids: int | None = 64

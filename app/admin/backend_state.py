@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -101,9 +101,22 @@ class SandboxOnNodes(BaseModel):
     weaker: list[str] = Field(description="What is weaker than its name says.")
 
 
+Notes = Annotated[
+    list[str],
+    Field(description="What its `sandbox` names and the node that answers does not have: it may come later."),
+]
+
+
+class ChangedBackend(BackendAnswer):
+    """A backend as it is now stored."""
+
+    notes: Notes
+
+
 class ShownBackend(ListedBackend):
     """A backend with its state and failures."""
 
+    notes: Notes
     sandbox_report: list[SandboxOnNodes]
     warm_why: list[str] = Field(
         description="With `warm: auto`: why each node has its target.",
@@ -138,10 +151,12 @@ class RunningBackends:
     def listed(self, spec: BackendSpec) -> ListedBackend:
         return ListedBackend.model_validate(self._members(spec))
 
-    def shown(self, spec: BackendSpec, sandboxes: Iterable[SandboxView], *, in_full: bool) -> ShownBackend:
+    def shown(
+        self, spec: BackendSpec, sandboxes: Iterable[SandboxView], notes: list[str], *, in_full: bool
+    ) -> ShownBackend:
         """With its failures, see `shown_failure`."""
         failures = [shown_failure(each, in_full=in_full) for each in self._failures(spec)]
-        members = {**self._members(spec), "failures": failures, "silent_nodes": self.silent}
+        members = {**self._members(spec), "failures": failures, "silent_nodes": self.silent, "notes": notes}
         views = sorted(sandboxes, key=lambda view: view.node)
         members["sandbox_report"] = _sandbox_report(spec, views)
         obstacles = [(each.node, why_not_frozen(each, spec)) for each in views if rests_as(spec) == "frozen"]

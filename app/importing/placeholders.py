@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from app.domain import HOME_WORD
+
 MAX_FILLED = 256 * 1024  # characters of all values in one entry: a long value can be used many times
 ASK = "--env NAME=VALUE"  # how to supply a value, in the text of problems
 
@@ -17,6 +19,7 @@ _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}|\{(?:env|file|input|secret):([^{}]*)\
 _BARE_PLACEHOLDER = re.compile(
     r"\$([A-Za-z_][A-Za-z0-9_]*)"
 )  # Gemini's form; only as a whole value, because `$` is common
+_of_home = re.compile(r"^~(?=/|$)|\$HOME(?!\w)|\$\{(?:env[:.])?HOME\}|\{env:HOME\}")
 
 
 class Values:
@@ -76,8 +79,22 @@ def environment(env: dict[str, Any], values: Values) -> tuple[dict[str, Any], li
     filled, risky = {}, []
     for name, value in env.items():
         supplied = values.get(name)
-        filled[name] = values.fill(value) if supplied is None else supplied
+        filled[name] = _filled(name, value, values) if supplied is None else supplied
         if supplied is None and any(fnmatchcase(name.upper(), pattern) for pattern in _RISKY):
             risky.append(ascii(name)[1:-1])
     sentence = "sets {}, which changes what programs load: confirm it with " + ASK
     return filled, [sentence.format(", ".join(risky))] if risky else []
+
+
+def _filled(name: str, value: Any, values: Values) -> Any:
+    """With the process's home in the place of the user's, unless that is supplied."""
+    if not isinstance(value, str):
+        return value
+    if values.get("HOME") is None:
+        value = _of_home.sub(HOME_WORD, value)
+    if HOME_WORD not in value:
+        return values.fill(value)
+    values.notes.append(
+        f"{ascii(name)[1:-1]} names the home of each process, which ends with the process: `state: keep` keeps it"
+    )
+    return HOME_WORD.join(map(values.fill, value.split(HOME_WORD)))

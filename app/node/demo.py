@@ -5,7 +5,9 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import sys
+import sysconfig
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -58,7 +60,7 @@ asyncio.run(main())
 ---->8----
 
   Administration: {base}/api/docs, with a key of
-    trunkline keys create --tenant default --scope platform:admin --data-dir {data_dir}
+    {command} keys create --tenant default --scope platform:admin --data-dir {data_dir}
   URL and key are in {demo_json} too. Ctrl-C stops.
 """
 _INSTALLED = "mcp-server-time"
@@ -85,7 +87,13 @@ async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
         hint = "The next start makes a new key."
         notes.append(_reported(f"Could not write URL and key to {demo_json}: {error.strerror}", hint))
     sse, server = url.removesuffix("mcp") + "sse", _OWN if demo_clock.__file__ in spec.args else _INSTALLED
-    names = {"base": base, "data_dir": shlex.quote(str(data_dir)), "demo_json": demo_json, "server": server}
+    names = {
+        "base": base,
+        "command": _own_command(),
+        "data_dir": shlex.quote(str(data_dir)),
+        "demo_json": demo_json,
+        "server": server,
+    }
     text = _TEXT.format(url=url, sse=sse, key=key, console=_console(base, key), **names)
     yield "\n".join([text, *notes])
     try:
@@ -102,6 +110,15 @@ async def set_up_demo(gateway: Gateway, base: str) -> AsyncIterator[str]:
 def _console(base: str, key: str) -> str:
     """Where the sign-in page finds the key by itself: what is behind # is sent to nobody."""
     return f"{base}/console/sign-in?to=/console/tenants/{DEFAULT_TENANT}/backends/{BACKEND}#key={key}"
+
+
+def _own_command() -> str:
+    """This program as it can be typed: its environment may not be on the PATH."""
+    own = os.path.join(sysconfig.get_path("scripts"), "trunkline")
+    if not os.path.exists(own):
+        return f"{shlex.quote(sys.executable)} -m app"
+    found = shutil.which("trunkline")
+    return "trunkline" if found is not None and os.path.samefile(found, own) else shlex.quote(own)
 
 
 def _reported(text: str, hint: str | None = None) -> str:

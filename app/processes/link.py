@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from app.errors import BackendExited, GatewayError
 
+CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
 RAISING = {
     "memory": "A platform administrator can raise `limits.memory_mb` of the backend.",
     "disk": (

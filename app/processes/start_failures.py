@@ -5,7 +5,7 @@ import os
 
 from app.domain import BackendSpec
 from app.errors import BackendExited
-from app.processes.link import RAISING
+from app.processes.link import CHECK_HINT, RAISING
 from app.processes.own_homes import HomeFull
 from app.sandbox.sandboxes import SandboxUnavailable
 from app.spawner.client import SpawnFailed
@@ -23,7 +23,6 @@ _HINTS = {
 }
 _OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
 _NO_SANDBOX = "the sandbox of the backend could not be made"
-_CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
 _CWD_HINT = (
     "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the tenant's "
     "home, which `trunkline homes` shows."
@@ -44,7 +43,7 @@ def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
         message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
         return BackendExited(message, started=False, hint=_CWD_HINT)
     if error.stage in _OF_THE_SANDBOX:  # as above
-        return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=_CHECK_HINT)
+        return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=CHECK_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
     return BackendExited(error.message, started=False, hint=hint)
 

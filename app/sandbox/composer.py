@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from app.domain import BackendSpec, Network, ProcessLimits
+from app.domain import HOME_WORD, BackendSpec, Network, ProcessLimits
 from app.egress.egress import Egress, EgressLine
 from app.egress.environment import PROXY_PORT, proxy_environment
 from app.egress.outgoing import NothingAllowed
@@ -223,7 +223,8 @@ def _texts(room: Room, variables: Mapping[str, str]) -> dict[str, str]:
 def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
     """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
     path = os.environ.get("PATH", os.defpath)
-    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **spec.env}
+    declared = {name: value.replace(HOME_WORD, home) for name, value in spec.env.items()}
+    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
 
 
 def resource_limits(limits: ProcessLimits) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """What a node says of its sandbox: sent between nodes, and shown by the REST API."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -80,6 +81,16 @@ def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
     return ProfileView(
         profile.tier, profile.name, profile.network, enforced, {**profile.missing, **missing}, profile.weaker
     )
+
+
+def paths_not_here(sandbox: Sandbox) -> list[str]:
+    """What `read` and `write` name and this node does not have, in words. Reads the disk: for a thread."""
+    declared = [("read", each) for each in sandbox.read] + [("write", each) for each in sandbox.write]
+    return [
+        f"sandbox.{where}: there is no {path!r} on this node: no process starts here until there is"
+        for where, path in declared
+        if not os.path.exists(path)
+    ]
 
 
 def why_not_frozen(view: SandboxView, spec: BackendSpec) -> str:

@@ -206,3 +206,31 @@ def test_what_cannot_be_imported_says_why(server, problem):
 def test_other_files_are_refused_in_clear_words(text, is_toml, message):
     with pytest.raises(InvalidRequest, match=message):
         parse(text, is_toml=is_toml)
+
+
+@pytest.mark.parametrize(
+    ("value", "imported"),
+    [
+        ("~/memory.json", "${home}/memory.json"),
+        ("$HOME/memory.json", "${home}/memory.json"),
+        ("${HOME}/memory.json", "${home}/memory.json"),
+        ("${env:HOME}", "${home}"),
+        ("{env:HOME}/x", "${home}/x"),
+        ("${home}/${NAME:-x}", "${home}/x"),
+    ],
+)
+def test_a_variable_that_names_the_user_s_home_names_that_of_the_process_and_it_is_said(value, imported):
+    text = json.dumps({"mcpServers": {"memory": {"command": "m", "env": {"FILE": value}}}})
+    (entry,) = parse(text, is_toml=False, supplied={})
+    assert (entry.members["env"], entry.problems) == ({"FILE": imported}, ())
+    assert any("state: keep" in note for note in entry.notes)
+
+
+@pytest.mark.parametrize("value", ["a~b", "x/~/y", "$HOMEPAGE/x", "plain"])
+def test_what_only_looks_like_a_home_is_left_alone(value):
+    text = json.dumps({"mcpServers": {"memory": {"command": "m", "env": {"FILE": value}}}})
+    (entry,) = parse(text, is_toml=False, supplied={})
+    assert (entry.members["env"], entry.notes) == ({"FILE": value}, ())
+    text = json.dumps({"mcpServers": {"memory": {"command": "m", "env": {"FILE": "$HOME/x"}}}})
+    (entry,) = parse(text, is_toml=False, supplied={"HOME": "/srv/kim"})
+    assert entry.members["env"]["FILE"] in ("/srv/kim/x", "$HOME/x")

@@ -56,6 +56,16 @@ def test_what_the_proxy_of_web_refuses_is_named(gateway: Gateway) -> None:
     assert missed(gateway, argv, sandbox={"network": "web"}) == [("10.1.2.3:80", {"network": "host"})]
 
 
+def test_a_declared_path_that_is_not_there_is_what_a_check_fails_for(gateway: Gateway) -> None:
+    for where in ("read", "write"):
+        endpoint = gateway.endpoint([SYSTEM_PYTHON, "-c", ""], sandbox={where: ["/no/such"]})
+        backend = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
+        failure = gateway.api("POST", f"{backend}:check")["failure"]
+        assert f"sandbox.{where}: there is no '/no/such' on this node" in failure["detail"]
+        assert "check" not in failure["hint"]
+        assert len(gateway.api("GET", backend)["notes"]) == 1
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed (Debian: apt-get install nodejs)")
 def test_a_node_that_knows_no_proxy_is_not_sent_to_the_proxy(gateway: Gateway) -> None:
     node = str(shutil.which("node"))

@@ -102,6 +102,18 @@ def test_without_rights_there_are_no_buttons(two: Two, echo: Endpoint):
     assert bool(re.search(r'data-method="(POST|PATCH|DELETE)"', text)) == manages
 
 
+@pytest.mark.parametrize("more", [["mcp:connect:time"], ["audit:read"]])
+def test_whoever_may_read_is_led_to_no_page_that_is_refused(gateway: Gateway, echo: Endpoint, more: list[str]):
+    """The key of the demo, for one."""
+    with Browser(gateway) as browser:
+        browser.sign_in(gateway.key(echo.tenant, ["tenant:read", *more]))
+        text = browser.page(f"/tenants/{echo.tenant}/backends/{echo.name}").text
+        pages = re.findall(r'<li><a href="([^"]*)"', text)
+        assert len(pages) >= 10
+        assert {browser.http.get(page).status_code for page in pages} == {200}
+    assert any(page.endswith("/audit") for page in pages) == ("audit:read" in more)
+
+
 @pytest.mark.parametrize(
     ("scopes", "tries"),
     [

@@ -66,6 +66,13 @@ async def test_a_principal_finds_its_files_again_and_nobody_else_does(
         again.close()
 
 
+async def test_a_variable_that_names_the_home_leads_to_what_lasts(start: Callable[..., Gateway]) -> None:
+    endpoint = start().endpoint(DIARY, state="keep", env={"DIARY": "${home}/."})
+    async with wire(endpoint) as session:
+        assert await asked(session, "write", name="note", text="mine") == {"note": "mine"}
+    assert await written(endpoint) == {"note": "mine"}
+
+
 async def test_a_process_that_is_over_its_disk_is_killed_and_none_is_started_until_there_is_room(
     start: Callable[..., Gateway],
 ) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import sys
+import sysconfig
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -50,6 +52,17 @@ async def test_a_demo_that_works_says_nothing_else_and_keeps_its_key(gateway, ca
     assert "(mcp-server-time)" in first
     (again,) = await said(gateway)
     assert (again, errors(caplog)) == (first, [])
+
+
+async def test_the_command_for_an_administrator_can_be_typed_as_it_is_printed(gateway, monkeypatch):
+    own = os.path.join(sysconfig.get_path("scripts"), "trunkline")
+    for path, printed in (("/nowhere", own), (os.path.dirname(own), "trunkline")):
+        monkeypatch.setenv("PATH", path)
+        (text,) = await said(gateway)
+        assert f"\n    {printed} keys create --tenant default" in text
+    monkeypatch.setattr("sysconfig.get_path", lambda name: "/nowhere")
+    (text,) = await said(gateway)
+    assert f"\n    {sys.executable} -m app keys create" in text
 
 
 async def test_without_the_extra_the_demo_has_a_server_of_its_own(gateway, monkeypatch, caplog):

@@ -33,6 +33,12 @@ def test_declared_variables_win_over_the_defaults(monkeypatch):
     assert environment == {"PATH": "/opt/bin", "HOME": "/home", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "X": "1"}
 
 
+def test_a_variable_may_name_the_home_wherever_that_is():
+    spec = BackendSpec("acme", "echo", "echo-server", env={"FILE": "${home}/a:${home}/b", "X": "$home ${HOME}"})
+    environment = environment_of(spec, "/home/of/one", "/tmp")
+    assert (environment["FILE"], environment["X"]) == ("/home/of/one/a:/home/of/one/b", "$home ${HOME}")
+
+
 @pytest.fixture
 async def client() -> AsyncIterator[SpawnerClient]:
     client = SpawnerClient()

@@ -1,4 +1,4 @@
-"""An MCP server that keeps files in its home. Standard library only.
+"""An MCP server that keeps files in its home, or in the directory that DIARY names. Standard library only.
 
 Tools: write (a file of this `name` with this `text`), read (the names and contents of all files), fill (writes so many
 MiB into the directory that the variable `where` names, as files of 1 MiB each, and is not answered before it is
@@ -12,7 +12,7 @@ import pwd
 import sys
 import time
 
-HOME = os.environ["HOME"]
+HOME = os.environ.get("DIARY") or os.environ["HOME"]
 
 
 def texts() -> dict[str, str]:

@@ -6,11 +6,19 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Self
 
+import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field
 
 from app.admin.audit_changes import changes_of_backend
-from app.admin.backend_state import KeptFailure, ListedBackends, RunningBackends, ShownBackend, shown_failure
+from app.admin.backend_state import (
+    ChangedBackend,
+    KeptFailure,
+    ListedBackends,
+    RunningBackends,
+    ShownBackend,
+    shown_failure,
+)
 from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
@@ -30,6 +38,7 @@ from app.backends.checks.steps import Steps
 from app.domain import BackendSpec, ProcessLimits, Scope, is_name
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
+from app.sandbox.report import paths_not_here
 from app.storage.tools.approvals import Judgement
 from app.this_node.views import FailureView
 from app.upstreams.sealed_headers import origin_of, sealed
@@ -118,12 +127,12 @@ class ListedFailure(KeptFailure):
 
 
 @router.post("/backends", status_code=201, dependencies=[ONCE], responses=responses(409))
-async def create_backend(access: MayManage, body: BackendBody, response: Response) -> BackendAnswer:
+async def create_backend(access: MayManage, body: BackendBody, response: Response) -> ChangedBackend:
     """Registers a command, which permits the tenant to run it: only for platform administrators. Or the `url` of a
     server, for which nothing is started here: administrators of the tenant may do that too."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
-    return tagged(response, BackendAnswer.of(spec))
+    return await _changed(response, spec)
 
 
 @router.get("/backends")
@@ -146,13 +155,14 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     node = access.admin.node
     runs, sandboxes = await at_once(node.backends(access.tenant, spec.name, spec.name), node.sandboxes())
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
-    return RunningBackends(runs).shown(spec, sandboxes.rows, in_full=in_full)
+    notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    return RunningBackends(runs).shown(spec, sandboxes.rows, notes, in_full=in_full)
 
 
 @router.patch("/backends/{backend}", responses=responses(409, 412))
 async def change_backend(
     access: MayManage, backend: BackendName, patch: BackendPatch, response: Response, if_match: AskedState
-) -> BackendAnswer:
+) -> ChangedBackend:
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
     stop. Only the platform switches on what the platform has switched off."""
@@ -175,7 +185,7 @@ async def change_backend(
                 changed = await store()
         access.admin.effects.backend_changed(changed)
         access.admin.catalog.used(changed)
-    return tagged(response, BackendAnswer.of(changed))
+    return await _changed(response, changed)
 
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
@@ -287,6 +297,12 @@ async def url_if_there(access: Access, name: str) -> str | None:
         return (await find_backend(access, name)).url
     except BackendNotFound:
         return None  # the answer is that for a command, as the caller may not remove those
+
+
+async def _changed(response: Response, spec: BackendSpec) -> ChangedBackend:
+    answer = tagged(response, BackendAnswer.of(spec))
+    notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    return ChangedBackend(**answer.model_dump(), notes=notes)
 
 
 async def _under_its_policy(

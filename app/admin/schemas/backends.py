@@ -24,7 +24,7 @@ from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, 
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.admin.schemas.upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Transport, Url, require_one_kind
-from app.domain import BackendSpec, Timeouts
+from app.domain import HOME_WORD, BackendSpec, Timeouts
 
 HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
 MAX_ARGS_BYTES = 64 * 1024
@@ -94,7 +94,7 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", 
 EnvValue = Annotated[str, StringConstraints(max_length=MAX_ENV_BYTES), AfterValidator(no_nul)]
 Env = Annotated[
     dict[EnvName, EnvValue],
-    Field(max_length=128, description=f"Write-only: answers show the names with the value `{HIDDEN}`."),
+    Field(max_length=128, description=f"Write-only: shown as `{HIDDEN}`. `{HOME_WORD}` in it: the process's home."),
 ]
 Isolation = Annotated[
     Literal["session", "shared"],

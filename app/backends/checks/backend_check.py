@@ -25,7 +25,7 @@ from app.errors import (
 from app.importing.downloads import download_of
 from app.processes.conversation import Conversation, result_of
 from app.processes.endings import at_limit
-from app.processes.link import RAISING, BackendLink
+from app.processes.link import CHECK_HINT, RAISING, BackendLink
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import (
     SERVER_INFO_KEY,
@@ -43,6 +43,7 @@ MAX_TEXT = 200
 MAX_REACHING = 5  # tools that are named
 SUFFIX = ":check"  # of the name under which the pool counts the process: no backend can have this name
 
+_SANDBOX_HINT = "Change the backend's `sandbox`, or what this node has there; docs/security.md, what a process sees."
 _FORK_HINT = "Its sessions get processes that are executed. `start: exec` says so; docs/forking.md, what can be forked."
 
 _BEGINNING = ("start", "initialize")
@@ -141,6 +142,8 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
 async def _at_its_limit(failure: Failure, error: Exception, process: BackendProcess | None) -> Failure:
     """With the limit that the process had reached, whether or not it has ended by that."""
     if isinstance(error, BackendExited):
+        if error.hint == CHECK_HINT and error.stderr:  # which is for those who have not checked it yet
+            return replace(failure, detail=f"{failure.detail}: {error.stderr[0]}", hint=_SANDBOX_HINT)
         return replace(failure, limit=error.limit)
     if process is None:
         return failure

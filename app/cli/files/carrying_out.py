@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from app.cli.files.differences import changes
 from app.cli.files.plan import CHANGE, MAKE, REMOVE, Plan, Step, differences
 from app.cli.rest import Refused, Rest
+from app.cli.tables import one_line
 from app.errors import GatewayError
 
 NOT_FOUND, PRECONDITION_FAILED = 404, 412
@@ -27,7 +28,7 @@ def carry_out(rest: Rest, plan: Plan, *, begin: Callable[[str], None], say: Call
     for number, step in enumerate(plan.steps):
         begin(f"applying {number + 1} of {len(plan.steps)}: {step.what}")
         try:
-            _carry_out(rest, step)
+            notes = _carry_out(rest, step)
         except KeyboardInterrupt:
             say(f"interrupted at {step.what}")
             raise Stopped(_account(plan.steps, number, "was interrupted; it may be done or not")) from None
@@ -35,19 +36,21 @@ def carry_out(rest: Rest, plan: Plan, *, begin: Callable[[str], None], say: Call
             say(f"failed at {step.what}")
             hint = f"\n  hint: {error.hint}" if error.hint else ""
             raise Stopped(_account(plan.steps, number, f"failed: {error}{hint}")) from None
-        say(f"{DONE[step.action]} {step.what}")
+        for line in (f"{DONE[step.action]} {step.what}", *(f"  {note}" for note in notes)):
+            say(line)
 
 
-def _carry_out(rest: Rest, step: Step) -> None:
+def _carry_out(rest: Rest, step: Step) -> list[str]:
+    """Returns what is to be said of it besides."""
     headers = {"If-Match": step.etag} if step.etag else {}
     try:
         answer = rest.ask(step.method, step.path, step.body, headers=headers)
     except Refused as refusal:
         if refusal.status == NOT_FOUND and step.action == REMOVE:
-            return  # it went with what held it
+            return []  # it went with what held it
         if refusal.status == PRECONDITION_FAILED:
             if _is_done(rest, step):
-                return  # the answer to an earlier attempt was lost; or somebody else has done the same
+                return []  # the answer to an earlier attempt was lost; or somebody else has done the same
             raise GatewayError(
                 "it has been changed since the plan was made, and nothing of that was overwritten",
                 hint="look at what has changed, and apply again",
@@ -55,6 +58,8 @@ def _carry_out(rest: Rest, step: Step) -> None:
         raise
     if step.wanted is not None and step.action != REMOVE:
         _require_shown(step, answer)
+    notes = answer.get("notes") if step.action != REMOVE else None
+    return [one_line(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _is_done(rest: Rest, step: Step) -> bool:

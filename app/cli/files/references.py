@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.files.text import read_text
+from app.domain import HOME_WORD
 from app.errors import InvalidRequest
 
 MAX_SECRET_BYTES = 64 * 1024
@@ -59,6 +60,8 @@ def variable_name(*words: str) -> str:
 def _one(found: re.Match[str], folder: Path, environ: Mapping[str, str]) -> str:
     if found[0] == "$${":
         return "${"
+    if found[0] == HOME_WORD:  # the gateway's own word
+        return HOME_WORD
     kind, _, name = (found[1] or "").partition(":")
     if kind == "env" and _NAME.fullmatch(name):
         if not environ.get(name):

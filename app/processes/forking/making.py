@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from app.domain import BackendSpec
+from app.domain import HOME_WORD, BackendSpec
 from app.errors import BackendError, BackendExited
 from app.processes.forking.dialogue import Transcript, transcript
 from app.processes.forking.entry import Entry, NotPython, entry_of
@@ -160,7 +160,7 @@ class Maker:
         skip = frozenset[str]()
         own_cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None
         for _ in range(ATTEMPTS):
-            task = self._task(entry, modules, skip, has_own_cwd=own_cwd is None)
+            task = self._task(spec, entry, modules, skip, has_own_cwd=own_cwd is None)
             process, channel = await self._start(spec, task, on_gone)
             try:
                 told = await _told(channel)
@@ -190,12 +190,15 @@ class Maker:
             skip |= {name for _, _, names in found for name in names}
         raise NoTemplate("unfit", f"its imports leave, again and again, {_words(found)}")
 
-    def _task(self, entry: Entry, modules: list[str], skip: frozenset[str], *, has_own_cwd: bool) -> Task:
+    def _task(
+        self, spec: BackendSpec, entry: Entry, modules: list[str], skip: frozenset[str], *, has_own_cwd: bool
+    ) -> Task:
         """In namespaces of their own all have the same names for what each has of its own. The marker is of no use
         there: nothing gets out of them."""
         if self._has_rooms:
             return Task("template", entry, modules=modules, skip=skip, has_rooms=True)
-        return Task("template", entry, _OWN, has_own_cwd, modules, skip)
+        of_home = (name for name, value in spec.env.items() if HOME_WORD in value)
+        return Task("template", entry, (*_OWN, *of_home), has_own_cwd, modules, skip)
 
     async def _try(self, spec: BackendSpec, template: Template) -> None:
         """With `auto` a fork has to do all that a process does that is executed, with `fork` it has to answer."""

@@ -45,13 +45,27 @@ async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_s
     answer = await rig.ask("POST", PATH, FULL)
     assert answer.status_code == 201
     shown = {**FULL, "tenant": "acme", "version": 1, "env": {"TOKEN": "***", "EMPTY": "***"}, "off_by_platform": True}
-    assert answer.json() == shown
+    made = answer.json()
+    assert {name: made[name] for name in made if name != "notes"} == shown
     got = (await rig.ask("GET", answer.headers["Location"])).json()
     assert {name: value for name, value in got.items() if name in shown} == shown
     spec = await rig.admin.backends.get("acme", "full")
     assert rig.effects.heard == [("backend_changed", spec)]
     assert spec.env == FULL["env"]
     assert spec.args == ("cat", "", "ü")
+
+
+async def test_what_the_sandbox_names_and_the_node_does_not_have_is_said_at_once_and_kept(rig, tmp_path):
+    """It may come later, or be on another node."""
+    there, later = str(tmp_path), str(tmp_path / "later")
+    body = {"name": "notes", "command": "cat", "sandbox": {"read": [there], "write": [later]}}
+    made = await rig.ask("POST", PATH, body)
+    (note,) = made.json()["notes"]
+    assert (made.status_code, note.startswith(f"sandbox.write: there is no '{later}' on this node")) == (201, True)
+    assert (await rig.ask("GET", f"{PATH}/notes")).json()["notes"] == [note]
+    assert (await rig.ask("PATCH", f"{PATH}/notes", {"warm": 1})).json()["notes"] == [note]
+    (tmp_path / "later").mkdir()
+    assert (await rig.ask("PATCH", f"{PATH}/notes", {"warm": 0})).json()["notes"] == []
 
 
 async def test_the_number_of_warm_processes_may_follow_demand(rig):

@@ -12,6 +12,7 @@ def test_environment_files_and_what_is_no_reference(tmp_path):
     assert filled("Bearer ${env:TOKEN}", tmp_path, environ) == "Bearer of the environment, ${env:OTHER}"
     assert filled("${file:key}/${file:" + str(tmp_path / "key") + "}", tmp_path, {}) == "of a file/of a file"
     assert filled("$${env:TOKEN} $TOKEN {x}", tmp_path, environ) == "${env:TOKEN} $TOKEN {x}"
+    assert filled("${home}/x", tmp_path, {}) == filled("$${home}/x", tmp_path, {}) == "${home}/x"
 
 
 @pytest.mark.parametrize("text", ["a ${env:X} $${y} ${", "$${env:X}", "$$${file:a}${env:", "${env:${file:x}}", "$"])

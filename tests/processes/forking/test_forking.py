@@ -241,6 +241,13 @@ async def test_modules_that_ask_for_what_is_a_session_s_are_left_to_it(running, 
     assert await value(process, listener, "helper.__name__") == "helper"
 
 
+async def test_a_variable_that_names_the_home_is_of_each_fork(running, tmp_path):
+    spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
+    (tmp_path / "program/helper.py").write_text("import os; place = os.environ['FILE']")
+    process, listener = await forked(running, replace(spec, env={"FILE": "${home}/file"}))
+    assert await value(process, listener, "helper.place == __import__('os').environ['HOME'] + '/file'")
+
+
 async def test_what_a_module_takes_from_os_is_what_it_is(running, tmp_path):
     spec = program(tmp_path, SERVER + "import helper\nserve(lambda text: eval(text))\n")
     (tmp_path / "program/helper.py").write_text(
