@@ -8,7 +8,6 @@ from enum import Enum
 
 import anyio
 import anyio.abc
-import msgspec
 
 from app.errors import (
     BackendBusy,
@@ -31,7 +30,6 @@ from app.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
     Request,
     Response,
-    code_of,
     dump_request,
     dump_response,
     error_response,
@@ -40,7 +38,8 @@ from app.protocol.jsonrpc import (
     several,
 )
 from app.protocol.toolset.greeting import hello_for, speaks_sessionless
-from app.protocol.toolset.offer import MAX_PAGES, Offer, cursor, page, promised
+from app.protocol.toolset.offer import Offer, promised
+from app.protocol.toolset.pages import Pages
 
 MAX_WAITING = 256  # calls while the process starts
 MAX_WAITING_BYTES = 4 << 20
@@ -288,23 +287,14 @@ class ToolsetMember:
         Raises:
             GatewayError: the process is gone, or does not answer as it should.
         """
-        items: list[msgspec.Raw] = []
-        after: str | None = None
-        for _ in range(MAX_PAGES):
+        pages = Pages(method)
+        while True:
             if self.state is not State.OPEN:
                 raise BackendExited
             self._last_list += 1
             request_id = _LIST_ID % self._last_list
-            answer = await self._answer_to(request_id, dump_request(request_id, method, cursor(after)))
-            if answer.member == "error" and code_of(answer) == METHOD_NOT_FOUND:
-                return offer.with_list(method, items)  # who has resources need not have templates
-            if answer.member == "error":
-                raise InvalidResponse(f"the server refused `{method}`")
-            more, after = page(method, answer.value)
-            items += more
-            if after is None:
-                return offer.with_list(method, items)
-        raise InvalidResponse(f"`{method}` has more than {MAX_PAGES} pages")
+            if not pages.take(await self._answer_to(request_id, dump_request(request_id, method, pages.params))):
+                return pages.list_in(offer)
 
     # --- BackendListener
 

@@ -16,13 +16,14 @@ from app.backends.checks.backend_check import DEADLINE_S, SUFFIX, greet
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, Conflict, GatewayError, InvalidResponse, QuotaExceeded, ShuttingDown
+from app.errors import BackendTimeout, Conflict, GatewayError, QuotaExceeded, ShuttingDown
 from app.inspections.masking import Mask
 from app.processes.conversation import Conversation
 from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import META, VERSION_KEY
-from app.protocol.jsonrpc import Response, members_of, string_of
-from app.protocol.toolset.offer import MAX_PAGES, Offer, page
+from app.protocol.jsonrpc import Response
+from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.pages import Pages
 from app.upstreams.upstreams import Upstreams
 
 MAX_DIFFERENCES = 20
@@ -152,18 +153,10 @@ async def _talk(link: BackendLink, spec: BackendSpec, call: ToolsCall, steps: St
 
 async def _offer(conversation: Conversation, envelope: Mapping[str, Any]) -> Offer:
     """The tools that this process offers. Raises BackendError."""
-    items, after = list[msgspec.Raw](), None
-    for _ in range(MAX_PAGES):
-        asked = dict(envelope) if after is None else {**envelope, "cursor": after}
-        answer = await conversation.answer_to("tools/list", asked)
-        if answer.member == "error":
-            why = string_of(members_of(answer.value).get("message"))
-            raise InvalidResponse(f"it does not say which tools it offers: {why}")
-        found, after = page("tools/list", answer.value)
-        items += found
-        if after is None:
-            return Offer.begun(msgspec.Raw(b"{}"), is_sessionless=bool(envelope)).with_list("tools/list", items)
-    raise InvalidResponse(f"`tools/list` has more than {MAX_PAGES} pages")
+    pages = Pages("tools/list")
+    while pages.take(await conversation.answer_to("tools/list", {**envelope, **pages.params})):
+        pass
+    return pages.list_in(Offer.begun(msgspec.Raw(b"{}"), is_sessionless=bool(envelope)))
 
 
 def _outcome(text: str | None) -> dict[str, Any] | None:

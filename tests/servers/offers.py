@@ -45,12 +45,14 @@ for line in sys.stdin:
         print("cannot go on", file=sys.stderr, flush=True)
         sys.exit(3)
     elif wrong == "endless":
-        send(id=request["id"], result={"tools": [{}], "nextCursor": "more"})
+        send(id=request["id"], result={"tools": [{"name": f"t{request['id']}"}], "nextCursor": "more"})
     elif request["method"] == "tools/list":
         first = "cursor" not in request["params"]
         send(
             id=request["id"],
-            result={"tools": [{"name": "a"}, {"name": "b"}][first:], **({"nextCursor": "2"} if first else {})},
+            result={"tools": [{"name": "c"}], "nextCursor": "2"}
+            if first
+            else {"tools": [{"name": "a"}, {"name": "b"}]},
         )
     elif request["method"] == "prompts/list":
         send(id=request["id"], result={"prompts": [{"name": "p"}]})

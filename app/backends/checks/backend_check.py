@@ -2,12 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from app import __version__
 from app.backends.checks.missed import MOST, Asked, Findings, Missed, findings, reaching_out
@@ -33,11 +35,11 @@ from app.protocol.eras.sessionless_envelope import (
     is_refused_handshake,
 )
 from app.protocol.revisions import HANDSHAKE
+from app.protocol.toolset.pages import Pages
 from app.spawner.client import MISSED_BYTES
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
 DOWNLOAD_S = 15.0  # for a program that has to download what it starts, and cannot
-MAX_PAGES = 100  # of one list
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
 MAX_REACHING = 5  # tools that are named
@@ -219,18 +221,19 @@ def _about(version: object, server: object, capabilities: object) -> CheckResult
 
 async def _count(conversation: Conversation, kind: str, reaching: list[str]) -> int:
     """Adds the names of tools that reach out."""
-    count, cursor = 0, None
-    for _ in range(MAX_PAGES):
-        result = await conversation.ask(f"{kind}/list", {} if cursor is None else {"cursor": cursor})
-        items, cursor = result.get(kind), result.get("nextCursor")
-        if not isinstance(items, list):
-            raise InvalidResponse(f"the answer to `{kind}/list` lacks {kind}")
-        count += len(items)
-        if kind == "tools" and len(reaching) < MAX_REACHING:
-            reaching += reaching_out(items)[:MAX_REACHING]
-        if not isinstance(cursor, str):
-            return count
-    raise InvalidResponse(f"`{kind}/list` has more than {MAX_PAGES} pages")
+    pages = Pages(f"{kind}/list", is_needed=True)
+    while pages.take(await conversation.answer_to(f"{kind}/list", dict(pages.params))):
+        pass
+    if kind == "tools":
+        reaching += reaching_out(_plain(pages.items))[:MAX_REACHING]
+    return len(pages.items)
+
+
+def _plain(items: Iterable[msgspec.Raw]) -> Iterator[object]:
+    """Those that can be read."""
+    for item in items:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield msgspec.json.decode(item)
 
 
 def _missed_hint(missed: Missed) -> str:

@@ -151,6 +151,12 @@ class ToolsetListing:
             return f"the definition of {tool} cannot be read"
         return found if isinstance(found, dict) else {}
 
+    @property
+    def odd(self) -> list[str]:
+        """What members have left out of their lists."""
+        known = ((each.name, each.offer) for each in self.members if each.offer is not None)
+        return [f"{name}: {note}"[:300] for name, offer in known for note in offer.oddities][:MAX_PROBLEMS]
+
     # --- who has what
 
     def is_own(self, member: int) -> bool:

@@ -7,11 +7,10 @@ from typing import NamedTuple, Self, TypeVar
 import msgspec
 
 from app.errors import InvalidResponse
-from app.protocol.jsonrpc import Params, encoded, members_of, object_in, string_of
+from app.protocol.jsonrpc import Params, members_of, object_in, string_of
 
 MAX_ITEMS = 5000  # of one list
 MAX_BYTES = 8 << 20  # of a whole offer, as JSON
-MAX_PAGES = 100  # of one list
 LISTS = {  # the list, by its method: the member of the result, and the capability that promises it
     "tools/list": ("tools", "tools"),
     "prompts/list": ("prompts", "prompts"),
@@ -19,18 +18,17 @@ LISTS = {  # the list, by its method: the member of the result, and the capabili
     "resources/templates/list": ("resourceTemplates", "resources"),
 }
 
-_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
 _O = TypeVar("_O", bound="Offer")
 
 
 class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """`hello` is the result of `initialize`, or of `server/discover` where `is_sessionless`. `lists` has the items of
-    each list that the backend promises, by method; every item is a JSON object."""
+    each list that the backend promises, by method; every item is a JSON object. `notes`: what is odd about a list."""
 
     hello: msgspec.Raw
     lists: dict[str, tuple[msgspec.Raw, ...]] = {}
     is_sessionless: bool = False
+    notes: dict[str, tuple[str, ...]] = {}
 
     @classmethod
     def begun(cls, hello: msgspec.Raw, *, is_sessionless: bool) -> Self:
@@ -49,11 +47,18 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
         """Of this list; empty if there is none."""
         return self.lists.get(method, ())
 
-    def with_list(self, method: str, items: Sequence[msgspec.Raw]) -> Self:
+    @property
+    def oddities(self) -> list[str]:
+        """The notes, each with its list."""
+        return [f"`{method}`: {note}" for method, notes in self.notes.items() for note in notes]
+
+    def with_list(self, method: str, items: Sequence[msgspec.Raw], notes: Sequence[str] = ()) -> Self:
         """Raises InvalidResponse: the offer would be too large."""
         if len(items) > MAX_ITEMS:
             raise InvalidResponse(f"`{method}` has more than {MAX_ITEMS} entries")
-        return _within_limit(msgspec.structs.replace(self, lists={**self.lists, method: tuple(items)}))
+        lists, noted = {**self.lists, method: tuple(items)}, {**self.notes, method: tuple(notes)}
+        noted = {each: words for each, words in noted.items() if words}
+        return _within_limit(msgspec.structs.replace(self, lists=lists, notes=noted))
 
     @property
     def size(self) -> int:
@@ -86,25 +91,3 @@ class Known(NamedTuple):
 def promised(capabilities: Params) -> list[str]:
     """The methods of the lists that a backend with these capabilities has."""
     return [method for method, (_, capability) in LISTS.items() if capability in capabilities]
-
-
-def page(method: str, result: msgspec.Raw) -> tuple[list[msgspec.Raw], str | None]:
-    """The items of one page of a list, and the cursor of the next.
-
-    Raises:
-        InvalidResponse: it is no such page.
-    """
-    member, _ = LISTS[method]
-    members = members_of(result)
-    try:
-        items = _decode_items(members[member])
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidResponse(f"the answer to `{method}` lacks {member}") from None
-    if not all(bytes(item)[:1] == b"{" for item in items):
-        raise InvalidResponse(f"the answer to `{method}` has an item that is no object")
-    return [item.copy() for item in items], string_of(members.get("nextCursor"))
-
-
-def cursor(after: str | None) -> Params:
-    """The params that ask for the page after this cursor."""
-    return {} if after is None else {"cursor": encoded(after)}

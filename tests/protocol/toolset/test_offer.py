@@ -5,7 +5,7 @@ import pytest
 
 from app.errors import InvalidResponse
 from app.protocol.jsonrpc import encoded
-from app.protocol.toolset.offer import MAX_BYTES, MAX_ITEMS, Offer, page, promised
+from app.protocol.toolset.offer import MAX_BYTES, MAX_ITEMS, Offer, promised
 from tests.protocol.toolset.offers import offer, tool
 
 
@@ -20,16 +20,6 @@ def test_a_backend_promises_its_lists_by_its_capabilities():
         "resources/list", "resources/templates/list",
     ]  # fmt: skip
     assert promised(offer("x", capabilities=[]).capabilities) == []
-
-
-def test_a_page_has_objects_and_may_have_another_after_it():
-    assert page("tools/list", encoded({"tools": [{"name": "a"}], "nextCursor": "c"}))[1] == "c"
-    items, after = page("resources/templates/list", encoded({"resourceTemplates": [], "nextCursor": 7}))
-    assert (items, after) == ([], None)
-    results: list[object] = [{}, {"tools": 1}, {"tools": [1]}, [], {"tools": None}]
-    for result in results:
-        with pytest.raises(InvalidResponse):
-            page("tools/list", encoded(result))
 
 
 def test_an_offer_is_bounded_in_entries_and_bytes():

@@ -40,7 +40,9 @@ class CatalogEntry(BaseModel):
     prompts: int | None
     resources: int | None
     templates: int | None
-    problem: str | None = Field(description="Why it did not say what it offers, when this node asked last.")
+    problem: str | None = Field(
+        description="Why it did not say what it offers, when this node asked last; or what of it cannot be shown."
+    )
 
     @classmethod
     def of(cls, access: Access, backend: str, entry: Entry | None) -> Self:
@@ -56,8 +58,12 @@ class CatalogEntry(BaseModel):
             prompts=prompts,
             resources=resources,
             templates=templates,
-            problem=access.admin.offered.problem((access.tenant, backend)),
+            problem=access.admin.offered.problem((access.tenant, backend)) or _odd(entry),
         )
+
+
+def _odd(entry: Entry | None) -> str | None:
+    return None if entry is None else "; ".join(entry.offer.oddities) or None
 
 
 class ShownOffer(CatalogEntry):

@@ -124,7 +124,7 @@ async def _shown(access: Access, spec: BackendSpec) -> ShownToolset:
         shown_guides=[each.name for each in listing.own.guides.values()],
         recipes=list(listing.own.recipes),
         status=status,
-        problems=[*listing.clashes, *listing.hidden, *_of_recipes(listing)],
+        problems=[*listing.clashes, *listing.hidden, *listing.odd, *_of_recipes(listing)],
     )
 
 

@@ -104,6 +104,17 @@ async def test_a_member_that_did_not_answer_hides_nothing_of_the_others(two):
     assert [each["problem"] for each in made.json()["status"]] == [None, "exit status 3"]
 
 
+async def test_what_a_member_has_left_out_is_among_the_problems(two):
+    odd = two.offers.known[("acme", "other")].with_list("prompts/list", (), ["1 entry is left out"])
+    two.offers.known[("acme", "other")] = odd
+    made = await two.ask("POST", PATH, {"name": "work", "members": [{"backend": "echo"}, {"backend": "other"}]})
+    assert made.json()["problems"] == ["other: `prompts/list`: 1 entry is left out"]
+    assert made.json()["shown_tools"] == ["echo_say", "other_say", "other_rm"]
+    assert (await two.ask("GET", "/api/v1/tenants/acme/catalog/other")).json()["problem"] == (
+        "`prompts/list`: 1 entry is left out"
+    )
+
+
 async def test_the_catalogue_shows_every_backend_known_or_not(two):
     two.offers.problems[("acme", "third")] = "no such program"
     await two.ask("POST", "/api/v1/tenants/acme/backends", {"name": "third", "command": "cat"})

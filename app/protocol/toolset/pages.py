@@ -1,0 +1,106 @@
+"""Pages: reads one list of a backend page by page. One odd item, or page, does not take away what is beside it."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from app.errors import BackendError, InvalidResponse
+from app.protocol.jsonrpc import ABSENT, METHOD_NOT_FOUND, Params, Response, code_of, members_of, string_of
+from app.protocol.toolset.offer import LISTS, MAX_ITEMS, Offer
+
+MAX_PAGES = 100  # of one list
+_KEYS = {"resources/list": "uri", "resources/templates/list": "uriTemplate"}  # by what items are told apart
+
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Pages:
+    """Ask with `params`, and pass on the answer, as long as `take` returns True. `notes`: what was left out.
+
+    A list that cannot be used ends there, with a note; one that is needed raises. `tools/list` is: what was known of
+    the tools is better than nothing, also as the answer to whether they have changed.
+    """
+
+    def __init__(self, method: str, *, is_needed: bool = False) -> None:
+        self.items: list[msgspec.Raw] = []
+        self.notes: list[str] = []
+        self._method, self._key = method, _KEYS.get(method, "name")
+        self._is_needed = is_needed or method == "tools/list"
+        self._seen: set[str] = set()
+        self._pages = 0
+        self._after: msgspec.Raw | None = None  # the cursor, as it was written
+
+    @property
+    def params(self) -> Params:
+        return {} if self._after is None else {"cursor": self._after}
+
+    def list_in(self, offer: Offer) -> Offer:
+        """The offer with this list. Raises InvalidResponse: it would be too large."""
+        return offer.with_list(self._method, self.items, self.notes)
+
+    def take(self, answer: Response) -> bool:
+        """One page; returns whether there is another. Raises BackendError: see above, or there are too many."""
+        if answer.member == "error":
+            if code_of(answer) == METHOD_NOT_FOUND:
+                return False  # who has resources need not have templates
+            why = string_of(members_of(answer.value).get("message")) or ""
+            return self._give_up(BackendError(f"the server refused `{self._method}`: {why[:100]}"))
+        members = members_of(answer.value)
+        raw = members.get(LISTS[self._method][0], ABSENT)
+        try:
+            if bytes(answer.value)[:1] != b"{":
+                return self._give_up(InvalidResponse(f"the answer to `{self._method}` is no object"))
+            found = [] if bytes(raw) in (b"", b"null") else _decode_items(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._give_up(InvalidResponse(f"the answer to `{self._method}` has no list"))
+        has_news = self._add(found)
+        return self._goes_on(members.get("nextCursor", ABSENT), has_news=has_news)
+
+    def _add(self, found: list[msgspec.Raw]) -> bool:
+        """Each item once; returns whether any was new."""
+        named = list(self._named(found))
+        odd = len(found) - len(named)
+        if odd:
+            words = "1 entry is" if odd == 1 else f"{odd} entries are"
+            self._note(f"{words} left out: no object with a `{self._key}`")
+        before = len(self.items)
+        for name, item in named:
+            if name not in self._seen:
+                self._seen.add(name)
+                self.items.append(item.copy())
+        if len(self.items) > MAX_ITEMS:
+            raise InvalidResponse(f"`{self._method}` has more than {MAX_ITEMS} entries")
+        return len(self.items) > before
+
+    def _named(self, found: list[msgspec.Raw]) -> Iterator[tuple[str, msgspec.Raw]]:
+        for item in found:
+            name = string_of(members_of(item).get(self._key)) if bytes(item)[:1] == b"{" else None
+            if name is not None:
+                yield name, item
+
+    def _goes_on(self, cursor: msgspec.Raw, *, has_news: bool) -> bool:
+        written = bytes(cursor)
+        if written in (b"", b"null"):
+            return False
+        if not has_news:
+            self._note("its `nextCursor` leads to nothing new: no more was read")
+            return False
+        self._pages += 1
+        if self._pages >= MAX_PAGES:
+            raise InvalidResponse(f"`{self._method}` has more than {MAX_PAGES} pages")
+        if string_of(cursor) is None:
+            self._note("its `nextCursor` is no string")
+        self._after = cursor.copy()
+        return True
+
+    def _give_up(self, why: BackendError) -> bool:
+        """The list ends here. After an odd cursor that is what the server meant by it."""
+        is_odd = self._after is not None and not string_of(self._after)
+        if self._is_needed and not is_odd:
+            raise why
+        self._note(str(why))
+        return False
+
+    def _note(self, words: str) -> None:
+        if words not in self.notes and len(self.notes) < 10:
+            self.notes.append(words)
