@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from app.auth.tokens import Target
 from app.domain import Scope, is_name
-from app.errors import Forbidden, NotFound, Unauthenticated
+from app.errors import Forbidden, NotFound, RateLimited, StorageUnavailable, Unauthenticated
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
 from app.limits.rate_limiter import RateLimiter
@@ -58,6 +58,13 @@ class Remembered:
         self._known[tenant] = servers, self._clock() + REMEMBER_S
         return servers
 
+    async def has_any(self, tenant: str, address: str) -> bool:
+        """Whether clients of the tenant can get a token; not, as far as is known, where `of` raises."""
+        try:
+            return is_name(tenant) and bool(await self.of(tenant, address))
+        except (RateLimited, StorageUnavailable):
+            return False
+
     def _remembered(self, tenant: str) -> Sequence[str] | None:
         servers, until = self._known.get(tenant, ((), 0.0))
         return servers if until > self._clock() else None
@@ -81,15 +88,18 @@ async def resource_metadata(request: Request, tenant: str, backend: str) -> JSON
     return JSONResponse(content, headers={"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"})
 
 
-def challenge(error: Unauthenticated | Forbidden, target: Target) -> bytes:
-    """The WWW-Authenticate header with which an MCP endpoint refuses a request."""
+def challenge(error: Unauthenticated | Forbidden, target: Target, *, can_sign_in: bool) -> bytes:
+    """The WWW-Authenticate header with which an MCP endpoint refuses a request. Only where clients can get a token does
+    it lead there: elsewhere the key is wrong, and nothing but another key helps."""
     # The names come from the path and go into a header: only well-formed ones may.
     is_ours = is_name(target.tenant) and is_name(target.backend)
     url = f"{target.base_url}{PREFIX}/t/{target.tenant}/{target.backend}/mcp"
-    where = f'resource_metadata="{url}"' if is_ours else ""
+    where = f'resource_metadata="{url}"' if is_ours and can_sign_in else ""
     scope = f'scope="{Scope.CONNECT}"'
     if isinstance(error, Forbidden):
         words = ['error="insufficient_scope"', scope, where]
     else:
-        words = ['error="invalid_token"' if error.token_was_sent else "", where, scope]
+        is_wrong = error.token_was_sent
+        why = 'error_description="the key is not valid"' if is_wrong and not can_sign_in else ""
+        words = ['error="invalid_token"' if is_wrong else "", why, where, scope]
     return ("Bearer " + ", ".join(filter(None, words))).encode("latin-1")

@@ -94,7 +94,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         rates=RateLimiter("rest", metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(records.database), settings.secret_key, _now),
     )
-    _add_what_anybody_may_ask(app, records, metrics)
+    issuers = _add_what_anybody_may_ask(app, records, metrics)
     forwarding = Forwarding(gateway.routing.peers, metrics, gateway.passing, registry.backend)
     unknown = RateLimiter("unknown_sessions", metrics.rate_limited)
     remote = RemoteSessions(registry, ownership, router, forwarding, gateway.sessions.take_over, unknown)
@@ -109,6 +109,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         settings.public_url,
         _inside(gateway),
         gateway.tracer,
+        issuers,
     )
     visitors = ConsoleSessions(
         ConsoleSessionRepository(records.database), credentials.sealer, settings.secret_key, _now
@@ -121,14 +122,14 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     return Passage(front, visitors, settings.public_url)
 
 
-def _add_what_anybody_may_ask(app: FastAPI, records: Records, metrics: Metrics) -> None:
-    """The metadata and the registries of tenants."""
+def _add_what_anybody_may_ask(app: FastAPI, records: Records, metrics: Metrics) -> resource_metadata.Remembered:
+    """The metadata and the registries of tenants; returns who knows the issuers."""
     servers = records.issuers.authorization_servers
-    app.state.authorization_servers = resource_metadata.Remembered(
-        servers, RateLimiter("resource_metadata", metrics.rate_limited)
-    )
+    issuers = resource_metadata.Remembered(servers, RateLimiter("resource_metadata", metrics.rate_limited))
+    app.state.authorization_servers = issuers
     listing = RegistryRepository(records.database).listing
     app.state.registries = registries.Registries(listing, servers, RateLimiter("registry", metrics.rate_limited))
+    return issuers
 
 
 def _inside(gateway: Gateway) -> PeerRequests | None:

@@ -52,7 +52,7 @@ class Front:
         guard: StandstillGuard,
     ) -> None:
         self._rest, self._authenticator, self._registry, self._guard = rest, authenticator, registry, guard
-        self._hosts, self._requests, self._public_url, self._inside, self._tracer = rest.door
+        self._hosts, self._requests, self._public_url, self._inside, self._tracer, self._issuers = rest.door
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
             "sse": {"GET": sse.stream},
@@ -72,6 +72,7 @@ class Front:
             return
         names = NO_NAMES if is_nowhere else _names(path)
         request = McpRequest(scope, receive, send, names, self._public_url, self._requests.error)
+        request.issuers = self._issuers
         if self._tracer is not None:
             request.trace_with(self._tracer)
         current.set(context := LogContext(request.log_fields, request.ids))

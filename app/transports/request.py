@@ -26,11 +26,11 @@ from app.errors import (
     StateRefused,
     Unauthenticated,
 )
-from app.http.client_address import UNKNOWN, client_address, named_address
+from app.http.client_address import UNKNOWN, client_address, limited_address, named_address
 from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
 from app.http.header_fields import API_KEY, Fields, refuse_repeated, with_lists_joined, with_one_credential
 from app.http.request_ids import IDS, request_ids
-from app.http.resource_metadata import challenge
+from app.http.resource_metadata import Remembered, challenge
 from app.http.scope import AT_ONCE
 from app.memo import memo
 from app.peers.client import CLIENT_ADDRESS
@@ -60,8 +60,9 @@ class McpRequest:
 
     __slots__ = (
         "_ask_again", "_has_repeated", "_kept_body", "_on_error", "_plain_send", "_public_url", "_require_on",
-        "_revocations", "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "kind", "message",
-        "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id", "tenant", "tracer",
+        "_revocations", "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "issuers", "kind",
+        "message", "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id",
+        "tenant", "tracer",
     )  # fmt: skip
     principal: Principal
     message: Message | list[Message] | None
@@ -69,6 +70,7 @@ class McpRequest:
     _watch: CredentialExpiry | None  # None: not authenticated yet
     _seen: Seen | None
     tracer: Tracer | None
+    issuers: Remembered | None  # of tenants; None: nobody can sign in
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class McpRequest:
         if self._has_repeated:
             self._take(with_lists_joined(scope["headers"]))
         self.ids = scope[IDS] = request_ids(self.headers)
-        self.message = self._kept_body = self._watch = self._seen = self.tracer = None
+        self.issuers = self.message = self._kept_body = self._watch = self._seen = self.tracer = None
         self.session_id = self.sent_to = self.outcome = ""
         self.bytes_in = 0
 
@@ -325,8 +327,14 @@ class McpRequest:
         if wait is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait))))
         if isinstance(error, Unauthenticated | Forbidden):
-            headers.append((b"www-authenticate", challenge(error, self.target())))
+            headers.append((b"www-authenticate", await self._challenge(error)))
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
+
+    async def _challenge(self, error: Unauthenticated | Forbidden) -> bytes:
+        address, issuers = limited_address(self.client_address()), self.issuers
+        return challenge(
+            error, self.target(), can_sign_in=issuers is not None and await issuers.has_any(self.tenant, address)
+        )
 
     async def _refusal_or(self, error: GatewayError) -> GatewayError:
         """The reason behind "not found": what was looked for may have ended because the credential was lost or the

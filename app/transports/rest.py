@@ -18,6 +18,7 @@ from app.http.dependencies import BASE_URL
 from app.http.errors import http_status
 from app.http.hosts import HostPolicy
 from app.http.problems import TOLD, ProblemResponse
+from app.http.resource_metadata import Remembered
 from app.logs import LogContext, current
 from app.tracing.tracer import Tracer
 from app.transports.client_gone import ClientGone
@@ -42,6 +43,7 @@ class Door(NamedTuple):
     public_url: str | None = None
     inside: PeerRequests | None = None  # None: there are no other nodes
     tracer: Tracer | None = None  # of MCP endpoints
+    issuers: Remembered | None = None  # of tenants
 
 
 class Rest:

@@ -6,9 +6,10 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from app.errors import RateLimited, StorageUnavailable
+from app.auth.tokens import Target
+from app.errors import RateLimited, StorageUnavailable, Unauthenticated
 from app.http import resource_metadata
-from app.http.resource_metadata import REMEMBER_S, Remembered
+from app.http.resource_metadata import REMEMBER_S, Remembered, challenge
 from app.limits.rate_limiter import RateLimiter
 
 
@@ -77,3 +78,27 @@ async def test_a_failure_is_not_remembered(rig: Rig) -> None:
         await rig.remembered.of("acme", "192.0.2.1")
     rig.database.is_away = False
     assert await rig.remembered.of("acme", "192.0.2.1") == ["https://idp.example"]
+
+
+HERE = Target("acme", "echo", "https://gw.example.com")
+WHERE = b'resource_metadata="https://gw.example.com/.well-known/oauth-protected-resource/t/acme/echo/mcp"'
+
+
+@pytest.mark.parametrize(
+    ("was_sent", "can_sign_in", "header"),
+    [(True, True, b'Bearer error="invalid_token", %b, scope="mcp:connect"' % WHERE),
+     (False, True, b'Bearer %b, scope="mcp:connect"' % WHERE),
+     (True, False, b'Bearer error="invalid_token", error_description="the key is not valid", scope="mcp:connect"'),
+     (False, False, b'Bearer scope="mcp:connect"')],
+)  # fmt: skip
+def test_a_refusal_leads_to_an_issuer_where_there_is_one(was_sent: bool, can_sign_in: bool, header: bytes) -> None:
+    assert challenge(Unauthenticated(token_was_sent=was_sent), HERE, can_sign_in=can_sign_in) == header
+
+
+async def test_whether_there_is_an_issuer_is_never_a_reason_to_fail(rig: Rig) -> None:
+    assert await rig.remembered.has_any("acme", "192.0.2.1")
+    assert not await rig.remembered.has_any("unknown", "192.0.2.1")
+    assert not await rig.remembered.has_any('a"b', "192.0.2.1")
+    assert rig.database.asked == ["acme", "unknown"]
+    rig.database.is_away = True
+    assert not await rig.remembered.has_any("another", "192.0.2.1")

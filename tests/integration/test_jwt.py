@@ -376,6 +376,16 @@ async def test_a_refusal_says_where_tokens_come_from(echo: Endpoint, idp: Idp) -
     assert (stream.status_code, stream.headers["www-authenticate"]) == (401, f'Bearer {where}, scope="mcp:connect"')
 
 
+async def test_a_wrong_key_leads_nowhere_where_no_issuer_is_trusted(gateway: Gateway) -> None:
+    endpoint = gateway.endpoint(ECHO)
+    challenges = {
+        post(url, "tlk_wrong").headers["www-authenticate"]
+        for url in (endpoint.mcp, endpoint.mcp.replace(f"/t/{endpoint.tenant}/", "/t/unknown/"))
+    }
+    said = 'error="invalid_token", error_description="the key is not valid", scope="mcp:connect"'
+    assert challenges == {f"Bearer {said}"}
+
+
 @pytest.mark.parametrize("word", ["a%0d%0aSet-Cookie:%20a=b", 'a"b', "a%22%2C%20b", "%C3%A9", "%00"])
 async def test_what_stands_in_the_path_does_not_get_into_a_header(echo: Endpoint, idp: Idp, word: str) -> None:
     trust(echo, idp)

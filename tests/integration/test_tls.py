@@ -102,7 +102,8 @@ def test_what_the_gateway_says_of_itself_is_https(secure: Gateway) -> None:
     endpoint = secure.endpoint(ECHO)
     answer = httpx2.post(endpoint.mcp, content=b"{}", headers={"Content-Type": "application/json"})
     assert answer.status_code == 401
-    assert f'resource_metadata="{secure.url}/' in answer.headers["WWW-Authenticate"]
+    metadata = httpx2.get(f"{secure.url}/.well-known/oauth-protected-resource/t/{endpoint.tenant}/{endpoint.name}/mcp")
+    assert metadata.json()["resource"] == endpoint.mcp
 
 
 def test_the_cookie_of_the_console_is_for_https_only(secure: Gateway) -> None:

@@ -334,6 +334,13 @@ FAULTS_OF_THE_EDGE = (
     ),
     # --- what anybody may ask for
     Fault(
+        "a wrong key leads into a sign-in that is not there",
+        "app/http/resource_metadata.py",
+        "if is_ours and can_sign_in else",
+        "if is_ours else",
+        ("tests/http/test_resource_metadata.py",),
+    ),
+    Fault(
         "each stranger has the database asked for a tenant's issuers",
         "app/http/resource_metadata.py",
         "return servers if until > self._clock() else None",

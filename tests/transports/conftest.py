@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -161,7 +163,8 @@ async def registry(pool: FakePool) -> AsyncIterator[SessionRegistry]:
 def door(inside: PeerRequests | None = None, requests: RequestLog | None = None) -> Door:
     """Of a node that logs nothing, unless it has a log."""
     hosts = HostPolicy([], ["https://app.example.org"])
-    return Door(hosts, requests or RequestLog(Metrics("test"), OFF, AccessLines({})), inside=inside)
+    issuers: Any = SimpleNamespace(has_any=AsyncMock(return_value=True))
+    return Door(hosts, requests or RequestLog(Metrics("test"), OFF, AccessLines({})), inside=inside, issuers=issuers)
 
 
 def unlimited() -> RateLimiter:
