@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from app.processes.link import BackendListener
+from app.processes.output.loop_share import LoopShare
+from app.processes.output.read_end import PIPE_BYTES, ReadEnd
 from app.protocol.calls.flood import RELEASE_S, Flood, spared_bytes
 from app.protocol.framing import LineBuffer
 
 logger = logging.getLogger(__name__)
 
-_PIPE_BYTES = 256 << 10  # of stdout: a large answer arrives in few pieces
 LEAST_LINE_BYTES = 256  # what a line that is passed on counts at least as output: short ones take as long
 LINES_A_TURN = 16  # more that come at once are handed over in several turns of the loop
 _LAST_LINES = 5000  # of a dead process, handed over at once, which holds up the loop: answers are not so many
@@ -76,7 +76,7 @@ def open_pipes() -> tuple[list[int], list[int]]:
         raise
     stdin_read, stdin_write, stdout_read, stdout_write, stderr_read, stderr_write = ends
     with contextlib.suppress(OSError):  # unprivileged users have a limit on the sum
-        fcntl.fcntl(stdout_read, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        fcntl.fcntl(stdout_read, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return [stdin_read, stdout_write, stderr_write], [stdin_write, stdout_read, stderr_read]
 
 
@@ -87,6 +87,7 @@ class Pause(IntFlag):
     SESSION = 1
     FLOOD = 2
     UNHEARD = 4
+    SHARE = 8  # of the loop: its tenant has used more than that
 
 
 class Stdin(asyncio.BaseProtocol):
@@ -133,52 +134,15 @@ class Stdin(asyncio.BaseProtocol):
             transport.abort()
 
 
-class _ReadEnd(asyncio.Protocol):
-    def __init__(self) -> None:
-        self._transport: asyncio.ReadTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-
-    def drain(self) -> None:
-        """Reads what a dead process had written, at most what a pipe holds. The loop may see it only later."""
-        transport, left = self._open_transport(), _PIPE_BYTES
-        if transport is None:
-            return
-        descriptor = transport.get_extra_info("pipe").fileno()
-        while left > 0:
-            try:
-                data = os.read(descriptor, min(left, 65536))
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EIO):
-                    raise
-                return
-            if not data:
-                return
-            left -= len(data)
-            self.data_received(data)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def _open_transport(self) -> asyncio.ReadTransport | None:
-        transport = self._transport
-        return None if transport is None or transport.is_closing() else transport
-
-
-class Stdout(_ReadEnd):
+class Stdout(ReadEnd):
     """Splits lines and hands each to the listener within the loop's callback: no task, no queue.
 
     Lines are kept, and reading pauses, until there is a listener, and where so many come at once that the loop needs
     turns for others in between.
     """
 
-    def __init__(self, limits: PipeLimits, kill: Callable[[str], None]) -> None:
-        super().__init__()
+    def __init__(self, limits: PipeLimits, kill: Callable[[str], None], share: LoopShare) -> None:
+        super().__init__(share)
         self.lost_at: float | None = None
         self.first_byte_at: float | None = None
         self.received_bytes = 0
@@ -205,7 +169,7 @@ class Stdout(_ReadEnd):
         read = buffer.feed(data)
         lines = flood.passed(read, now)
         size, count = len(data), data.count(b"\n")  # blank lines take time as well
-        if len(lines) < len(read):
+        if lines is not read:
             size -= spared_bytes(sum(map(len, read)) - sum(map(len, lines)))
             count -= len(read) - len(lines)
         self._allowance -= max(size, LEAST_LINE_BYTES * count)
@@ -216,6 +180,15 @@ class Stdout(_ReadEnd):
         self._pass_on(lines)
         if buffer.overlong or buffer.discarded_bytes:
             self._on_overlong()
+        self._took(time.monotonic() - now)
+
+    def _hold(self) -> None:
+        self.pause(Pause.SHARE)
+
+    def _go_on(self) -> None:
+        self.resume(Pause.SHARE)
+        if self._unheard:
+            self._take_turn()
 
     def _pass_on(self, lines: list[bytes]) -> None:
         deliver = self._deliver
@@ -301,8 +274,10 @@ class Stdout(_ReadEnd):
         self._hands_over_soon = False
         if self._open_transport() is None:
             self._hand_over(_LAST_LINES)
-        elif not self._paused & Pause.SESSION:
+        elif not self._paused & (Pause.SESSION | Pause.SHARE):
+            began = time.monotonic()
             self._hand_over(LINES_A_TURN)
+            self._took(time.monotonic() - began)
 
     def _hand_over(self, count: int) -> None:
         """Hands over this many of the lines that were kept; goes on soon if there are more."""
@@ -368,17 +343,6 @@ class Stdout(_ReadEnd):
         self._deliver = _discard
         self._tell_held()
         super().close()
-
-
-class Stderr(_ReadEnd):
-    """Reads without pausing, so that the process never blocks on stderr."""
-
-    def __init__(self, feed: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._feed = feed
-
-    def data_received(self, data: bytes) -> None:
-        self._feed(data)
 
 
 def _discard(_line: bytes) -> None:

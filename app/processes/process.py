@@ -22,9 +22,11 @@ from app.processes.endings import Killed, exit_of, needed_memory, reached
 from app.processes.freezing.freezer import Freezable, Freezer, Told
 from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Target, Use, look
+from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
 from app.processes.output.noise import StderrLog, StdoutNoise
+from app.processes.output.read_end import Stderr
 from app.processes.output.stderr import StderrRing
-from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
+from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stdin, Stdout, open_pipes
 from app.processes.states import ProcessState, check_transition
 from app.protocol import tolerant
 from app.sandbox.composer import Confined
@@ -68,6 +70,7 @@ class BackendProcess:
         *,
         origin: Origin | None = None,
         freezer: Freezer | None = None,
+        shares: Shares = UNLIMITED,
     ) -> None:
         self.spec, self.origin = spec, origin or Origin()
         self._freezable = Freezable(freezer or Freezer())
@@ -87,10 +90,10 @@ class BackendProcess:
         self.state = ProcessState.STARTING
         self._stdin = Stdin()
         self._written_bytes = 0
-        self._stdout = Stdout(limits, self.kill)
+        self._stdout = Stdout(limits, self.kill, LoopShare(shares, spec.tenant))
         self._noise = StdoutNoise(limits.noise_lines_per_minute, self.stderr.printable, self._kill_and_mute)
         self._stderr_log = StderrLog(self.stderr.printable)
-        self._stderr = Stderr(self._complained)
+        self._stderr = Stderr(self._complained, LoopShare(shares, spec.tenant))
         self._listener: BackendListener | None = None
         self._killed: Killed | None = None
         self._group: Group | None = None
@@ -274,7 +277,6 @@ class BackendProcess:
         return self._stdout.received_bytes
 
     def take_dropped(self) -> int:
-        """How many notifications of a flood were dropped since the last time."""
         return self._stdout.take_dropped()
 
     @property

@@ -22,6 +22,7 @@ from app.processes.forking.start import NoFork, Start, fork_deadline
 from app.processes.freezing.freezer import Freezer
 from app.processes.homes import Home, Homes
 from app.processes.meter import Meter
+from app.processes.output.loop_share import UNLIMITED, Shares
 from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess, Origin
@@ -75,6 +76,7 @@ class SupervisorOptions:
     kill_wait_s: float = 5.0  # the kernel may hold a process longer (disk, NFS): it stays ours, but we stop waiting
     sweep_s: float = 0.25  # how late a stalled or flooding process may be noticed
     forking: ForkingOptions = field(default_factory=ForkingOptions)
+    shares: Shares = UNLIMITED
 
 
 class Supervisor:
@@ -204,7 +206,10 @@ class Supervisor:
             raise
         origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason, start.template)
         gone, limits, freezer = partial(self._on_gone, on_gone), self._options.limits, self._freezer
-        process = BackendProcess(spec, self._spawner, limits, gone, on_exit, origin=origin, freezer=freezer)
+        shares = self._options.shares
+        process = BackendProcess(
+            spec, self._spawner, limits, gone, on_exit, origin=origin, freezer=freezer, shares=shares
+        )
         try:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown

@@ -27,7 +27,7 @@ TLS_S = 10.0  # for a handshake
 MAX_OF_SESSION, MAX_OF_TENANT, MAX_OF_NODE = 72, 512, 2048  # connections
 WRITE_S = 30.0  # without a byte accepted
 _READ_BYTES = 64 << 10
-LINES_A_READ = 128  # more that have come are read after a turn of the loop: each may be a chunk, or end an event
+LINES_A_READ = 256  # more that have come are read after a turn of the loop: each may be a chunk, or end an event
 MAX_HEAD_LINES = 1024  # of an answer, with those of interim answers before it
 # A peer that is gone without a word is noticed after two minutes: streams may be silent for longer.
 _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))

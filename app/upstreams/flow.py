@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from app.processes.output.loop_share import UNLIMITED, LoopShare
 from app.protocol.calls.flood import spared_bytes
 
 FLOOD_BURST_BYTES, FLOOD_BYTES_PER_S = 16 << 20, 4 << 20  # besides answers, as of a process
@@ -16,7 +17,8 @@ LEAST_PIECE_BYTES, LEAST_LINE_BYTES = 128, 32  # that a piece of an answer count
 class Flow:
     """Asked before each read (`turn`)."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, share: LoopShare | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.share = share or LoopShare(UNLIMITED, "")
         self._clock = clock
         self._open = asyncio.Event()
         self._open.set()
@@ -60,7 +62,7 @@ class Flow:
             await self._open.wait()
             self._refill()
             if self._level > 0:
-                return
+                return await self.share.turn()
             await asyncio.sleep(min(1.0, (1 - self._level) / FLOOD_BYTES_PER_S))
 
     def _refill(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited, GatewayError
 from app.processes.link import BackendListener, CallListener, Exit
+from app.processes.output.loop_share import charged
 from app.protocol.jsonrpc import ABSENT, Message, Notification, Request, Response, members_of, parse_backend, string_of
 from app.upstreams.calls import Call, Calls
 from app.upstreams.channel import Channel, NotReached
@@ -260,7 +261,7 @@ class UpstreamLink:
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await work
+            await charged(work, self._flow.share.took)
         except SessionLost as lost:
             self._end(str(lost))
         except Exception:

@@ -23,6 +23,7 @@ from app.domain import BackendSpec
 from app.egress.dialling import Dialler
 from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
 from app.metrics import Metrics
+from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
 from app.upstreams.channel import Channel, not_reached
 from app.upstreams.connecting import CannotConnect, Connector, Network, Place
 from app.upstreams.events import Reconnecting
@@ -63,6 +64,7 @@ class Parts:
     headers_of: Open
     failures: FailureLog
     limit_bytes: int
+    shares: Shares = UNLIMITED
 
 
 class Upstreams:
@@ -153,7 +155,7 @@ class Upstreams:
             raise CannotConnect(what, is_refused=True) from None
         network = Network(self._parts.connector, Place(url, spec.tenant, spec.name))
         await network.prepare(steps)
-        flow = Flow()
+        flow = Flow(LoopShare(self._parts.shares, spec.tenant))
         return Channel(network, url, headers, flow, self._parts.limit_bytes), flow
 
     def _of(self, spec: BackendSpec) -> _Known:

@@ -4,6 +4,7 @@ from tests.mutations.fault import Fault
 
 NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
 NOISE = ("tests/processes/output/test_noise.py",)
+READ_END = ("tests/processes/output/test_read_end.py",)
 FLOOD = ("tests/protocol/calls/test_flood.py",)
 PROCESS = ("tests/processes/test_process.py",)
 
@@ -70,6 +71,34 @@ FAULTS_OF_BACKENDS = (
         'len(data), data.count(b"\\n")',
         "len(data), len(read)",
         PROCESS,
+    ),
+    Fault(
+        "a process is read although its tenant is over its share",
+        "app/processes/pipes.py",
+        "        self.pause(Pause.SHARE)\n",
+        "        pass\n",
+        READ_END,
+    ),
+    Fault(
+        "lines that were kept are handed over without a turn",
+        "app/processes/pipes.py",
+        "elif not self._paused & (Pause.SESSION | Pause.SHARE):",
+        "elif not self._paused & Pause.SESSION:",
+        READ_END,
+    ),
+    Fault(
+        "a flood on stderr is nobody's",
+        "app/processes/output/read_end.py",
+        "        self._feed(data)\n        self._took(time.monotonic() - began)\n",
+        "        self._feed(data)\n",
+        READ_END,
+    ),
+    Fault(
+        "what a reader does is charged without its short steps",
+        "app/processes/output/loop_share.py",
+        "        self._owed += seconds\n",
+        "        self._owed = seconds\n",
+        ("tests/processes/output/test_loop_share.py",),
     ),
     Fault(
         "a flood of notifications is read before it is dropped",

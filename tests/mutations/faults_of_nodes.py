@@ -42,6 +42,20 @@ FAULTS_OF_NODES = (
         (WIRING + "test_no_line_is_opened_for_a_caller_of_another_node",),
     ),
     Fault(
+        "wiring: what processes make the loop do is nobody's",
+        "app/node/parts/processes.py",
+        "        shares=opening.shares,\n",
+        "",
+        (WIRING + "test_what_processes_and_servers_elsewhere_make_the_loop_do_is_their_tenants",),
+    ),
+    Fault(
+        "wiring: what servers elsewhere make the loop do is nobody's",
+        "app/node/parts/upstreams.py",
+        "limit_bytes, opening.shares)",
+        "limit_bytes)",
+        (WIRING + "test_what_processes_and_servers_elsewhere_make_the_loop_do_is_their_tenants",),
+    ),
+    Fault(
         "wiring: nothing is swept",
         GATEWAY,
         '        "sweep sessions": sweep,\n',

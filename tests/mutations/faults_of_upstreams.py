@@ -93,6 +93,20 @@ FAULTS_OF_UPSTREAMS = (
         LINK,
     ),
     Fault(
+        "what a server elsewhere makes the loop do is not charged",
+        "app/upstreams/link.py",
+        "await charged(work, self._flow.share.took)",
+        "await work",
+        LINK,
+    ),
+    Fault(
+        "a server elsewhere is read without a turn",
+        "app/upstreams/flow.py",
+        "return await self.share.turn()",
+        "return",
+        LINK,
+    ),
+    Fault(
         "a call overtakes a notification",
         "app/upstreams/link.py",
         "            await _over(before)\n            async with self._turns:",

@@ -16,6 +16,7 @@ import pytest
 from app.config.settings import Settings
 from app.domain import BackendSpec, Principal
 from app.errors import SessionNotFound
+from app.limits.loop_shares import LoopShares
 from app.node.gateway import Gateway, open_gateway
 from app.node.parts import credentials as module
 from app.peers import dead_nodes as dead_peers
@@ -338,6 +339,15 @@ async def test_processes_of_warm_backends_are_started_with_the_node(settings: Ca
         await node.records.backends.create("default", spec)
     async with open_gateway(settings(9)) as node:
         assert _has(node, ("default", "warm"))  # at once: the first look at the trail would find it too
+
+
+async def test_what_processes_and_servers_elsewhere_make_the_loop_do_is_their_tenants(
+    settings: Callable[[int], Settings],
+) -> None:
+    async with open_gateway(settings(9)) as node:
+        of_processes, of_upstreams = node.processes.supervisor._options.shares, node.processes.upstreams._parts.shares
+        assert isinstance(of_processes, LoopShares)
+        assert of_processes is of_upstreams
 
 
 def _has(node: Gateway, key: tuple[str, str]) -> bool:

@@ -19,6 +19,7 @@ from app.egress.names import Names
 from app.errors import GatewayError
 from app.metrics import Metrics
 from app.processes.link import Exit
+from app.processes.output.loop_share import UNLIMITED, Shares
 from app.public_addresses import Network
 from app.upstreams.connecting import Connector
 from app.upstreams.link import UpstreamLink
@@ -38,12 +39,13 @@ def make_upstreams(
     lookup: Callable[[str], Sequence[str]] | None = None,
     tls: ssl.SSLContext | None = None,
     limit_bytes: int = 1 << 20,
+    shares: Shares = UNLIMITED,
 ) -> Upstreams:
     """To be used as `async with`."""
     policy = Policy(allow, "TRUNKLINE_UPSTREAM_ALLOW")
     dialler = Dialler(Names(lookup) if lookup else Names(), policy.allow)
     connector = Connector(dialler, policy, tls)
-    parts = Parts(connector, dialler, HeaderOpener(SEALER), FailureLog("n1"), limit_bytes)
+    parts = Parts(connector, dialler, HeaderOpener(SEALER), FailureLog("n1"), limit_bytes, shares)
     return Upstreams(parts, metrics or Metrics("test"))
 
 

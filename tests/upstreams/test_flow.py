@@ -14,7 +14,7 @@ def clock():
 
 @pytest.fixture
 def flow(clock):
-    return Flow(lambda: clock[0])
+    return Flow(clock=lambda: clock[0])
 
 
 async def may_read(flow) -> bool:

@@ -16,9 +16,11 @@ from app.errors import (
     UpstreamRefused,
 )
 from app.metrics import Metrics
+from app.processes.output import loop_share
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.upstreams import channel, events, streamable
 from app.upstreams import link as link_module
+from tests.processes.output.test_loop_share import Shares
 from tests.upstreams.rig import HELLO, WAIT_S, Heard, line, make_upstreams, opened, polite, serving, spec_at
 
 CALL = line(7, "tools/call", name="add", arguments={})
@@ -745,3 +747,32 @@ async def begun(upstreams, server):
     link.attach(heard)
     link.send(line(1, "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={}))
     return link, heard
+
+
+async def test_a_server_of_a_tenant_that_is_over_its_share_of_the_loop_is_read_in_turns(monkeypatch):
+    monkeypatch.setattr(loop_share, "PIECE_S", 0.0)
+    shares = Shares()
+
+    async def answer(asked):
+        await asked.events()
+        for _ in range(3):
+            await asked.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}})
+        await asked.event({"jsonrpc": "2.0", "id": asked.message["id"], "result": {}})
+        await asked.end()
+
+    async with serving(polite(answer)) as server, make_upstreams(shares=shares) as upstreams:
+        link, heard = await opened(upstreams, spec_at(server.url))
+        assert {tenant for tenant, _ in shares.charges} == {"acme"}
+        shares.over = True
+        link.send(CALL)
+        async with asyncio.timeout(WAIT_S):
+            while not shares.turns:
+                await asyncio.sleep(0)
+        before = len(heard.lines)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (len(heard.lines), shares.turns) == (before, 1)
+        shares.gate.set()
+        await heard.answer(7)
+        assert shares.turns > 1
+        link.release("done")

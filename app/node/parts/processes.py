@@ -74,6 +74,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         limits=PipeLimits(line_bytes=settings.max_line_bytes),
         sched_batch=True,
         forking=ForkingOptions(settings.fork_templates, settings.fork_template_idle_s),
+        shares=opening.shares,
     )
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)

@@ -27,9 +27,8 @@ async def open_upstreams(opening: Opening, credentials: Credentials, failures: F
     settings = opening.settings
     policy = policy_of(settings)
     dialler = Dialler(Names(), policy.allow, _own_hosts(settings))
-    parts = Parts(
-        Connector(dialler, policy), dialler, HeaderOpener(credentials.sealer), failures, settings.max_line_bytes
-    )
+    headers_of, limit_bytes = HeaderOpener(credentials.sealer), settings.max_line_bytes
+    parts = Parts(Connector(dialler, policy), dialler, headers_of, failures, limit_bytes, opening.shares)
     return await opening.stack.enter_async_context(Upstreams(parts, opening.metrics))
 
 
