@@ -334,4 +334,18 @@ FAULTS_OF_THE_KERNEL = (
         "",
         RIGHTS,
     ),
+    Fault(
+        "forks share what an import has read from a random device",
+        "app/spawner/forked/importing.py",
+        "_hearing.append(True)",
+        "pass",
+        ("tests/processes/forking/test_forking.py",),
+    ),
+    Fault(
+        "forks share what an import has drawn from `posix`",
+        "app/spawner/forked/importing.py",
+        '(posix, "urandom"), ',
+        "",
+        ("tests/processes/forking/test_forking.py",),
+    ),
 )

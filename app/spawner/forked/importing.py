@@ -6,11 +6,11 @@ Runs in the backend's own interpreter (Python 3.9 or later), as a part of inside
 from __future__ import annotations
 
 import _thread
-import builtins
-import io
 import os
+import posix
 import random
 import signal
+import stat
 import sys
 import threading
 import time
@@ -35,13 +35,22 @@ _KNOWN = frozenset((
 # from a generator of its own, and no connection survives a fork.
 _IN_C = (
     ("uuid", "uuid1", "random number"),
+    ("_uuid", "generate_time_safe", "random number"),
     ("ssl", "RAND_bytes", "random number"),
+    ("_ssl", "RAND_bytes", "random number"),
     ("sqlite3", "connect", "database"),
     ("sqlite3.dbapi2", "connect", "database"),
     ("fastuuid", "uuid4", "random number"),
     ("uuid_utils", "uuid4", "random number"),
     ("uuid_utils", "uuid7", "random number"),
 )
+# What can be asked for by its name, with ctypes.
+_DRAW_IN_C = frozenset((
+    "getrandom", "getentropy", "syscall", "rand", "random", "arc4random", "arc4random_buf", "RAND_bytes",
+    "RAND_priv_bytes", "uuid_generate", "uuid_generate_random",
+))  # fmt: skip
+_RANDOM_DEVICES = frozenset((os.makedev(1, 8), os.makedev(1, 9), os.makedev(10, 183)))
+_KERNEL_RANDOM = "/proc/sys/kernel/random/uuid"
 _TIMERS = ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
 
 
@@ -223,14 +232,13 @@ class _Watch:
         self._replace(environment, "__getitem__", self._reading(environment.__getitem__))
         for function in ("getcwd", "getcwdb") if self._own_cwd else ():
             self._call_through(os, function, "working directory")
-        self._call_through(os, "urandom", "random number")
-        self._call_through(random, "_urandom", "random number")
-        self._call_through(os, "getrandom", "random number")
+        for place, name in ((os, "urandom"), (posix, "urandom"), (random, "_urandom")):
+            self._call_through(place, name, "random number")
+        for place in (os, posix):
+            self._call_through(place, "getrandom", "random number")
         for name in random.__all__:
             if getattr(getattr(random, name), "__self__", None) is vars(random)["_inst"]:
                 self._call_through(random, name, "random number")
-        for place in (builtins, io, os):
-            self._call_through(place, "open", "random number", _is_random)
         for module, function, kind in _IN_C:
             if module in sys.modules:
                 self._call_through(sys.modules[module], function, kind)
@@ -239,9 +247,13 @@ class _Watch:
         for function in ("_start_new_thread", "_start_joinable_thread"):
             if hasattr(threading, function):
                 self._call_through(threading, function, "thread")
+        sys.addaudithook(_hear)
+        _hearing.append(True)
 
     def end(self) -> None:
-        """Undoes it, also in modules that have taken what was replaced for what it is (`from os import urandom`)."""
+        """Undoes it, also in modules that have taken what was replaced for what it is (`from os import urandom`). The
+        hook stays, as it must, and hears nothing."""
+        _hearing.clear()
         originals = {}
         while self._replaced:
             place, name, old, new = self._replaced.pop()
@@ -267,30 +279,50 @@ class _Watch:
 
         return reading
 
-    def _call_through(
-        self, place: Any, name: str, kind: str, matters: Callable[[Any], bool] = lambda argument: True
-    ) -> None:
-        """Notes its calls; `matters`: with which first argument."""
-        self._replace(place, name, _Through(getattr(place, name), name, kind, matters))
+    def _call_through(self, place: Any, name: str, kind: str) -> None:
+        """Notes its calls."""
+        self._replace(place, name, _Through(getattr(place, name), name, kind))
 
 
 class _Through:
     """A function whose calls are noted. As a class's attribute it is no method, as the functions of C are none."""
 
-    def __init__(self, function: Callable[..., Any], name: str, kind: str, matters: Callable[[Any], bool]) -> None:
-        self._function, self._name, self._kind, self._matters = function, name, kind, matters
+    def __init__(self, function: Callable[..., Any], name: str, kind: str) -> None:
+        self._function, self._name, self._kind = function, name, kind
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if self._matters(arguments[0] if arguments else None):
-            _note(self._kind, self._name)
+        _note(self._kind, self._name)
         return self._function(*arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
 
 
+_hearing = list[bool]()  # empty: nobody is imported
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    """Hears of every file that is opened, whoever opens it and how, and of what ctypes looks up in a library."""
+    if not _hearing:
+        return
+    if event == "open" and _is_random(arguments[0]):
+        _note("random number", str(arguments[0])[:100])
+    elif event == "ctypes.dlsym" and arguments[1] in _DRAW_IN_C:
+        _note("random number", arguments[1])
+
+
 def _is_random(path: Any) -> bool:
-    return path in ("/dev/urandom", "/dev/random", b"/dev/urandom", b"/dev/random")
+    """By what it is: there are links, relative paths, and devices elsewhere."""
+    if not isinstance(path, (str, bytes, os.PathLike)):  # a descriptor: it was heard of when it was opened
+        return False
+    name = os.fsdecode(path)
+    try:
+        found = os.stat(name)
+    except (OSError, ValueError):  # perhaps it is relative to a descriptor
+        return name in ("urandom", "random", "uuid")
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev in _RANDOM_DEVICES
+    return found.st_size == 0 and os.path.realpath(name) == _KERNEL_RANDOM
 
 
 def _noting_seeds(seed: Callable[..., Any]) -> Callable[..., Any]:
