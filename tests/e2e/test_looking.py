@@ -45,7 +45,7 @@ def test_a_slow_call_is_found_and_calls_are_summed_by_tool(sit_down: Sit, client
     page = desk.open("/tenants/acme/calls?backend=helpdesk")
     expect(page.get_by_role("row").filter(has_text="search_tickets").first).to_be_visible()
     page.get_by_label("Longer than (ms)").fill("300")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Search").click()
     slow = page.get_by_role("row").filter(has_text="monthly_report").first
     expect(slow).to_contain_text("claude-code 2.1")
     expect(page.get_by_role("row").filter(has_text="search_tickets")).to_have_count(0)
@@ -55,7 +55,7 @@ def test_a_slow_call_is_found_and_calls_are_summed_by_tool(sit_down: Sit, client
     page.get_by_label("Request").fill("")
     page.get_by_label("Longer than (ms)").fill("")
     page.get_by_label("Summed by").select_option("tool")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Search").click()
     expect(page.get_by_role("row").filter(has_text="search_tickets")).to_be_visible()
     assert desk.findings() == []
 

@@ -114,10 +114,10 @@ def test_picture_of_a_process(paint: Callable[[str], Any]) -> None:
 def test_picture_of_traffic(paint: Callable[[str], Any], busy_office: Office) -> None:
     page, keep = paint("/tenants/acme/sessions")
     row = page.get_by_role("row").filter(has_text="claude-code").filter(has_text="helpdesk")
-    row.get_by_role("link", name="Look at the messages").click()
+    row.get_by_role("link", name="Inspect the messages").click()
     page.get_by_label("Why the tenant sees it").fill("Ticket 4702: searches fail now and then")
     page.get_by_label("also what the messages say").check()
-    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_role("button", name="Inspect", exact=True).click()
     page.wait_for_url("**/inspections/*")
     expect(page.locator("#traffic > li").nth(5)).to_be_visible(timeout=60_000)
     page.locator("#traffic > li").nth(0).get_by_text("What it says").first.click()

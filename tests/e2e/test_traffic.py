@@ -60,12 +60,12 @@ def client(fleet: Fleet) -> Iterator[Client]:
 
 def opened(page: Any, client: Client, reason: str, *, payloads: bool = True) -> None:
     """From the list of sessions to the page of an inspection."""
-    page.get_by_role("link", name=f"Look at the messages of {client.id}").click()
+    page.get_by_role("link", name=f"Inspect the messages of {client.id}").click()
     assert page.get_by_label("Session").input_value() == client.id
     page.get_by_label("Why the tenant sees it").fill(reason)
     if payloads:
         page.get_by_label("also what the messages say").check()
-    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_role("button", name="Inspect", exact=True).click()
     page.wait_for_url("**/inspections/*")
 
 
@@ -113,10 +113,10 @@ def test_a_call_is_followed_on_both_sides_found_saved_and_made_again(
 def test_the_next_sessions_of_a_backend_are_followed_from_its_page(sit_down: Sit, fleet: Fleet) -> None:
     desk = sit_down("admin")
     page = desk.open("/tenants/acme/backends/echo")
-    page.get_by_role("link", name="Look at its next sessions").click()
+    page.get_by_role("link", name="Inspect its next sessions").click()
     assert page.get_by_label("or the next ones of").input_value() == "echo"
     page.get_by_label("Why the tenant sees it").fill("a handshake that fails")
-    page.get_by_role("button", name="Look", exact=True).click()
+    page.get_by_role("button", name="Inspect", exact=True).click()
     page.wait_for_url("**/inspections/*")
     expect(page.get_by_role("heading", level=1)).to_contain_text("the next sessions of echo")
     expect(page.locator("#watched")).to_contain_text("the next sessions of echo")
@@ -142,7 +142,7 @@ def test_the_tenant_sees_it_on_every_page_until_it_is_closed(sit_down: Sit, clie
     expect(banner).to_contain_text("of default")
     assert member.findings() == []
     expect(member.open("/tenants/acme").locator(".problems")).to_contain_text("a look by the platform")
-    seen.locator("#watched").get_by_role("link", name="Look").click()
+    seen.locator("#watched").get_by_role("link", name="Inspect").click()
     client.say("secret words")
     expect(seen.locator("#traffic > li")).to_have_count(2)
     assert seen.get_by_text("What it says").count() == 0

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
+from app.admin.schemas.fields import ELSEWHERE, Answer, Name, Reason, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.admin.schemas.upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Transport, Url, require_one_kind
@@ -31,8 +31,6 @@ MAX_ARGS_BYTES = 64 * 1024
 MAX_ENV_BYTES = 64 * 1024
 MAX_WARM = 1000
 MAX_QUOTED = 200  # characters of a value in a message
-
-ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
 
 _TIMEOUTS = Timeouts()
 

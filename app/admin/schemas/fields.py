@@ -11,6 +11,7 @@ from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
 
 MAX_REASON = 300
+ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
 SILENT = "Nodes that did not answer within a second: what they know is missing."
 

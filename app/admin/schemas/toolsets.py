@@ -203,6 +203,9 @@ class MemberStatus(Answer):
 class ShownToolset(ToolsetAnswer):
     """A toolset, with what it shows."""
 
+    address: str = Field(
+        description="Under which clients reach it (Streamable HTTP; `/sse` instead of `/mcp`: HTTP+SSE)."
+    )
     shown_tools: list[str] = Field(description="The names that clients see.")
     shown_guides: list[str]
     recipes: list[str] = Field(description="Of this toolset: they are among its tools.")

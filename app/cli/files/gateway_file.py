@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from app.admin.schemas.backends import ELSEWHERE
+from app.admin.schemas.fields import ELSEWHERE
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind, TenantMembers
 from app.cli.files.strict_yaml import Text, Unreadable, read

@@ -19,8 +19,8 @@ async function look() {
   if (now === shown) return; // what a screen reader has said once is not said again
   shown = now;
   place.replaceChildren(...open.map((each) => make("p", { class: "notice warn" },
-    `Messages of ${each.session === null ? `the next sessions of ${each.backend}` : `session ${each.session}`} are being looked at${each.payloads ? ", with what they say" : ""}, until ${each.ends_at.slice(11, 16)} UTC, by ${each.issuer} ${each.subject} of ${each.opener_tenant}: ${each.reason} `,
-    make("a", { href: `${base}/console/tenants/${encodeURIComponent(each.tenant)}/inspections/${encodeURIComponent(each.id)}` }, "Look"))));
+    `Messages of ${each.session === null ? `the next sessions of ${each.backend}` : `session ${each.session}`} are being inspected${each.payloads ? ", with what they say" : ""}, until ${each.ends_at.slice(11, 16)} UTC, by ${each.issuer} ${each.subject} of ${each.opener_tenant}: ${each.reason} `,
+    make("a", { href: `${base}/console/tenants/${encodeURIComponent(each.tenant)}/inspections/${encodeURIComponent(each.id)}` }, "Inspect"))));
 }
 
 if (place !== null) {

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 
 from app.admin.audit_changes import changes_of
 from app.admin.conditions import AskedState, tagged
@@ -16,6 +16,7 @@ from app.admin.schemas.toolsets import MemberStatus, ShownToolset, ToolsetAnswer
 from app.admin.switches import Switch, switched
 from app.domain import BackendSpec, is_name
 from app.errors import Conflict, InvalidRequest, NotFound
+from app.http.dependencies import BASE_URL
 from app.http.problems import responses
 from app.protocol.recipes.checking import problems_of
 from app.protocol.toolset.listing import ToolsetListing
@@ -30,7 +31,7 @@ ToolsetName = Annotated[str, Path(description="The toolset's name.")]
 
 
 @router.post("/toolsets", status_code=201, dependencies=[ONCE], responses=responses(409))
-async def create_toolset(access: MayManage, body: ToolsetBody, response: Response) -> ShownToolset:
+async def create_toolset(access: MayManage, body: ToolsetBody, request: Request, response: Response) -> ShownToolset:
     """Makes one address of several backends. Members that nobody has asked yet what they offer are asked now, which
     may take 20 seconds."""
     spec = body.spec(access.tenant)
@@ -41,7 +42,7 @@ async def create_toolset(access: MayManage, body: ToolsetBody, response: Respons
     access.admin.effects.backend_changed(spec)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/toolsets/{spec.name}"
     tagged(response, ToolsetAnswer.of(spec))
-    return await _shown(access, spec)
+    return await _shown(access, spec, request)
 
 
 @router.get("/toolsets")
@@ -52,17 +53,18 @@ async def list_toolsets(access: MayRead, asked: AskedPage) -> Page[ToolsetAnswer
 
 
 @router.get("/toolsets/{toolset}")
-async def get_toolset(access: MayRead, toolset: ToolsetName, response: Response) -> ShownToolset:
+async def get_toolset(access: MayRead, toolset: ToolsetName, request: Request, response: Response) -> ShownToolset:
     """One toolset, with what it shows and what is wrong with its members. The tag covers its registration only."""
     spec = await find_toolset(access, toolset)
     tagged(response, ToolsetAnswer.of(spec))
-    return await _shown(access, spec)
+    return await _shown(access, spec, request)
 
 
 @router.patch("/toolsets/{toolset}", responses=responses(409, 412))
 async def change_toolset(
-    access: MayManage, toolset: ToolsetName, patch: ToolsetPatch, response: Response, if_match: AskedState
-) -> ShownToolset:
+    access: MayManage, toolset: ToolsetName, patch: ToolsetPatch, request: Request, response: Response,
+    if_match: AskedState,
+) -> ShownToolset:  # fmt: skip
     """Changes a toolset: open sessions keep what they have. Or switches it off or on, as with a backend."""
     spec = await find_toolset(access, toolset)
     if_match.require(ToolsetAnswer.of(spec))
@@ -81,7 +83,7 @@ async def change_toolset(
             changed = await access.admin.toolsets.replace(access.tenant, changed, act=act)
         access.admin.effects.backend_changed(changed)
     tagged(response, ToolsetAnswer.of(changed))
-    return await _shown(access, changed)
+    return await _shown(access, changed, request)
 
 
 @router.delete("/toolsets/{toolset}", status_code=204, responses=responses(409, 412))
@@ -113,13 +115,14 @@ async def _require_members(access: Access, spec: BackendSpec) -> None:
             raise InvalidRequest(words, field=f"members/{number}/backend") from None
 
 
-async def _shown(access: Access, spec: BackendSpec) -> ShownToolset:
+async def _shown(access: Access, spec: BackendSpec, request: Request) -> ShownToolset:
     """Raises StorageUnavailable: it is not known what the members offer."""
     listing = await access.admin.offered.listing(spec)
     status = [_status(access, each.name, each.offer) for each in listing.members]
     answer = ToolsetAnswer.of(spec)
     return ShownToolset(
         **dict(answer),
+        address=f"{request.scope.get(BASE_URL, '')}/t/{spec.tenant}/{spec.name}/mcp",
         shown_tools=listing.tools,
         shown_guides=[each.name for each in listing.own.guides.values()],
         recipes=list(listing.own.recipes),

@@ -146,6 +146,7 @@ async def test_a_search_finds_what_all_backends_offer_or_only_what_a_toolset_sho
             expected
         )
     assert (await two.ask("GET", f"{path}?query=x&toolset=other")).status_code == 404
+    assert (await two.ask("GET", PATH + "/work")).json()["address"].endswith("/t/acme/work/mcp")
     # What the toolset itself has is found too.
     guide = {"name": "paper", "title": "Paper", "text": "Of thoughts on parchment"}
     await two.ask("POST", "/api/v1/tenants/acme/guides", guide)
