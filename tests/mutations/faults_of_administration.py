@@ -2,7 +2,7 @@
 
 from tests.mutations.fault import Fault
 
-ROUND = ("tests/cli/files/test_round_trip.py",)
+ROUND = ("tests/cli/files/test_exporting.py",)
 SEARCH = ("tests/admin/resources/tools/test_toolsets.py",)
 CATALOG = ("tests/catalog/test_catalog.py",)
 USES = ("tests/auth/test_credential_uses.py",)
