@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import anyio
@@ -102,7 +102,7 @@ class BackendProcess:
         self._has_flooded, self._bad_looks = False, 0
         self._started_at = self._swept_at
         self._leased_at: float | None = None
-        self._confined: Confined | None = None
+        self.confined: Confined | None = None
         self._gone = anyio.Event()
 
     async def start(self, confined: Confined) -> None:
@@ -129,7 +129,7 @@ class BackendProcess:
             self._become(ProcessState.GONE)
             self._gone.set()
             raise error
-        self._confined = confined
+        self.confined = confined
         self.id, self.pid, self.spawn_seconds = spawned.id, spawned.pid, spawned.seconds
         self.phases, self._started_at = spawned.phases, time.monotonic()
         cgroup = confined.command.confinement.get("cgroup")
@@ -283,11 +283,6 @@ class BackendProcess:
     def is_template(self) -> bool:
         """Whether it serves nobody, and others are its forks; or says what a template has to import."""
         return self.origin.start == "template"
-
-    @property
-    def refused(self) -> Sequence[tuple[str, str]] | None:
-        """Connections that the egress proxy has refused, and why; None if the process has none."""
-        return None if self._confined is None or self._confined.line is None else self._confined.line.refused
 
     @property
     def is_being_killed(self) -> bool:

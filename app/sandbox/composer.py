@@ -49,12 +49,13 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Confined:
     """How to start a process, and how it is confined then. `close` after its end, or if it is not started. `handed`:
-    more descriptors for the start, which stay the caller's."""
+    more descriptors for the start, which stay the caller's. `forbidden`: paths that no sandbox opens."""
 
     command: Command
     profile: Profile
     line: EgressLine | None = None
     handed: tuple[int, ...] = ()
+    forbidden: tuple[str, ...] = ()
 
     def take_channels(self) -> tuple[int, ...]:
         """Descriptors for the start, besides stdin, stdout and stderr; they are the caller's from now on."""
@@ -104,7 +105,7 @@ class Composer:
             command = await self._on_the_machine(spec, place, profile, confinement)
         rule = NothingAllowed() if with_deaf_proxy else None
         line = self._egress.open(spec.tenant, spec.name, rule) if "proxy_port" in command.confinement else None
-        return Confined(command, profile, line)
+        return Confined(command, profile, line, forbidden=self._finder.forbidden)
 
     def _base(self, spec: BackendSpec, tenant_memory_mb: int | None) -> Confinement:
         confinement = Confinement(limits=resource_limits(spec.limits))

@@ -80,7 +80,7 @@ class NeedsFinder:
 
     def __init__(self, forbidden: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         given = tuple(forbidden)
-        self._forbidden = tuple(sorted({*NEVER, *given, *map(os.path.realpath, given)}))
+        self.forbidden = tuple(sorted({*NEVER, *given, *map(os.path.realpath, given)}))
         self._clock = clock
         self._known: dict[Wanted, tuple[float, Needs]] = {}
 
@@ -94,7 +94,7 @@ class NeedsFinder:
         if known is not None and now - known[0] < _KEEP_S and _leads_nowhere_else(known[1]):
             return known[1]
         try:
-            needs = _Search(wanted, self._forbidden).needs()
+            needs = _Search(wanted, self.forbidden).needs()
         except OSError as error:
             number = error.errno or errno.EIO
             raise SpawnFailed(number, "sandbox", f"{os.strerror(number)}: {error.filename!r}") from error

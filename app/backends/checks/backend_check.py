@@ -36,6 +36,7 @@ from app.protocol.eras.sessionless_envelope import (
 )
 from app.protocol.revisions import HANDSHAKE
 from app.protocol.toolset.pages import Pages
+from app.sandbox.composer import Confined
 from app.spawner.client import MISSED_BYTES
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
@@ -128,8 +129,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
         missed = os.pread(missed_log, MISSED_BYTES, 0)
         os.close(missed_log)
     stderr = [] if process is None else process.stderr.last_lines()
-    refused = None if process is None else process.refused
-    asked = Asked(talk.reaching[:MAX_REACHING], has_proxy=refused is not None, refused=tuple(refused or ()))
+    asked = _asked(talk.reaching, None if process is None else process.confined)
     found = findings(missed, spec, stderr, asked, has_failed=failure is not None)
     if failure is not None and spec.sandbox.mode != "off":
         modules = await anyio.to_thread.run_sync(missed_modules, spec, stderr)
@@ -139,6 +139,12 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     if failure is not None and download is not None and failure.step in _BEGINNING:
         failure = replace(failure, hint=f"{download.words}.")
     return replace(talk.result(), failure=failure, findings=found)
+
+
+def _asked(reaching: Sequence[str], confined: Confined | None) -> Asked:
+    line = None if confined is None else confined.line
+    refused, forbidden = () if line is None else tuple(line.refused), () if confined is None else confined.forbidden
+    return Asked(reaching[:MAX_REACHING], has_proxy=line is not None, refused=refused, forbidden=forbidden)
 
 
 async def _at_its_limit(failure: Failure, error: Exception, process: BackendProcess | None) -> Failure:

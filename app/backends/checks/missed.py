@@ -25,7 +25,6 @@ _SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may n
 _NAMESPACES = ("unshare", "clone", "setns", "mount", "umount2", "pivot_root")
 _WEB_PORTS = (80, 443)
 _NODES = ("node", "nodejs", "npx", "npm", "tsx")
-_NEVER = tuple(f"{each}/" for each in (*NEVER, "/var/run"))
 _URLS = ("url", "urls")  # parameters of tools
 MAX_NAME = 64  # of a tool
 # Directories of many programs: whoever gets one gets more than he asked for.
@@ -83,11 +82,13 @@ class Missed:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a process asked for besides its log: names of tools that are `reaching_out`; with `has_proxy` the proxy of
-    `web` was in its variables, and `refused` what was asked of it in vain: destinations, and the reasons."""
+    `web` was in its variables, and `refused` what was asked of it in vain: destinations, and the reasons. `forbidden`:
+    paths that no sandbox opens."""
 
     reaching: Sequence[str] = ()
     has_proxy: bool = False
     refused: Sequence[tuple[str, str]] = ()
+    forbidden: Sequence[str] = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,11 @@ def findings(
             if is_hidden and not is_named:
                 continue
             is_named = is_named or ("uid" in each and _is_declared(what, spec))
-            (named if is_named else files).append(_missed_file(each, count, is_named=is_named))
+            missed = _missed_file(each, count, is_named=is_named)
+            opens = [path for paths in (missed.proposal or {}).values() for path in paths] or [what]
+            if missed.uid is None and _are_forbidden(opens, besides.forbidden):
+                missed = replace(missed, proposal=None, note=_NEVER_OPENED)
+            (named if is_named else files).append(missed)
     if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
         what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"
         entry = None if _is_node(spec) else _entry("web")
@@ -141,8 +146,6 @@ def _missed_file(each: Mapping[str, Any], count: int, *, is_named: bool) -> Miss
     what, access = each["what"], each["access"]
     if "uid" in each:
         return Missed("file", what, access, count, None, each["uid"])
-    if (what + "/").startswith(_NEVER):
-        return Missed("file", _shown(what), access, count, None, note=_NEVER_OPENED)
     entry = _path_entry(what, access, is_directory=each["is_directory"], is_named=is_named)
     shown = _shown(what)
     return Missed("file", shown, access, count, entry if shown == what else None)
@@ -252,6 +255,12 @@ def _direct(address: str, network: str, each: Mapping[str, Any], *, has_proxy: b
     if not _is_of_the_web(ip, int(port)):
         return "host", _OPENS_ALL
     return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
+
+
+def _are_forbidden(paths: Sequence[str], forbidden: Sequence[str]) -> bool:
+    """Whether no sandbox opens one of these, or something in it."""
+    never = [f"{each}/" for each in (*forbidden, "/var/run")]
+    return any(f"{path}/".startswith(each) or each.startswith(f"{path}/") for path in paths for each in never)
 
 
 def _proxied(refused: Sequence[tuple[str, str]]) -> list[Missed]:

@@ -229,6 +229,14 @@ def test_no_entry_is_proposed_that_every_sandbox_refuses(path):
     assert proposals(found(file(path), stderr=(path,))) == [(path, None)]
 
 
+def test_no_entry_is_proposed_that_contains_what_no_sandbox_opens():
+    """The gateway's own data, for one."""
+    for path in ("/srv/gateway/data/x", "/srv/gateway"):
+        missed = found(file(path, is_directory=True), stderr=(path,), forbidden=("/srv/gateway/data",))
+        assert proposals(missed) == [(path, None)]
+    assert found(file("/srv/other"), stderr=("/srv/other",), forbidden=("/srv/gateway/data",))[0].proposal
+
+
 @pytest.mark.parametrize("command", ["/usr/bin/node", "npx", "/srv/node_modules/.bin/server"])
 def test_no_network_is_guessed_for_tools_that_node_runs(command):
     """Whether it uses the proxy depends on its version."""
