@@ -36,6 +36,7 @@ _INPUT_IOCTLS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX write what looks like 
 _HARMLESS_PERSONALITIES = (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)  # the last asks which it is
 
 # Huge pages are the machine's, set aside for a program that needs them, and no control group of memory counts them.
+# memfd_create answers as a kernel without that flag: Chromium asks with all flags, and aborts at another error.
 _HUGE_MAPPING, _HUGE_FILE, _HUGE_SEGMENT = 0x40000, 0x4, 0x800
 
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -113,7 +114,7 @@ class _Assembler:
             *self.calls("clone", _any_bit(_argument(0), _NEW_NAMESPACES, _deny(errno.EPERM))),
             *self.calls("ioctl", _when(_argument(1), _INPUT_IOCTLS, _deny(errno.EPERM))),
             *self.calls("mmap", _any_bit(_argument(3), _HUGE_MAPPING, _deny(errno.ENOMEM))),
-            *self.calls("memfd_create", _any_bit(_argument(1), _HUGE_FILE, _deny(errno.ENOMEM))),
+            *self.calls("memfd_create", _any_bit(_argument(1), _HUGE_FILE, _deny(errno.EINVAL))),
             *self.calls("shmget", _any_bit(_argument(2), _HUGE_SEGMENT, _deny(errno.ENOMEM))),
             *self.calls("personality", _unless(_argument(0), _HARMLESS_PERSONALITIES, _deny(errno.EPERM))),
             *self.calls("socket", _sockets()),

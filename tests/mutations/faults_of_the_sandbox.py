@@ -63,6 +63,7 @@ FAULTS_OF_THE_SANDBOX = (
         "if False",
         ("tests/admin/resources/test_backends.py::test_what_the_sandbox_names_and_the_node_does_not_have_is_said_at_once_and_kept",),
     ),
+    Fault("a browser that asks for all flags of memfd_create aborts", "app/spawner/seccomp.py", "_HUGE_FILE, _deny(errno.EINVAL)", "_HUGE_FILE, _deny(errno.ENOMEM)", ("tests/spawner/test_seccomp.py",)),
     Fault("IPC is shared with the machine", _BUBBLEWRAP, '"--unshare-ipc", ', "", COMPOSER),
     Fault("host names are shared with the machine", _BUBBLEWRAP, '"--unshare-uts", ', "", COMPOSER),
     Fault("what was not tried counts as held", _PROBER, "return bool(tried) and all(", "return all(", SANDBOXES),
