@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.errors import CallCutOff, ResponseTooLarge
+from app.errors import CallCutOff, InvalidResponse, ResponseTooLarge
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.eras.answers import (
     as_sessionless,
@@ -331,10 +331,7 @@ class SessionlessCall:
             self._kept = None
             self._ask()
             return
-        if isinstance(outcome, Answer):
-            self._answer_client(self._as_answer(self._shaped(outcome.response)))
-        else:
-            self._answer_client(Failed(self._as_call(), outcome.error))
+        self._answer_client(self._as_outcome(outcome))
         self._over()
 
     def _answer_client(self, outcome: Answer | Failed) -> None:
@@ -383,6 +380,14 @@ class SessionlessCall:
 
     def _as_call(self) -> Call:
         return Call(self.message.id, b"", self.message.method, self, True, 0.0, 0.0, size=self._size)
+
+    def _as_outcome(self, outcome: Answer | Failed) -> Answer | Failed:
+        if isinstance(outcome, Failed):
+            return Failed(self._as_call(), outcome.error)
+        try:
+            return self._as_answer(self._shaped(outcome.response))
+        except InvalidResponse as error:
+            return Failed(self._as_call(), error)
 
     def _as_answer(self, response: Response) -> Answer:
         return Answer(self._as_call(), response)

@@ -14,6 +14,13 @@ from app.sessionless.questions import Question
 from app.sessions.session import Session
 from app.streams.streams import EventStream
 
+# Notifications that are no vendor's: subscriptions get those that they asked for.
+_KNOWN = frozenset({
+    "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
+    "notifications/resources/updated", "notifications/elicitation/complete", "notifications/tasks/status",
+    "notifications/tasks", "notifications/roots/list_changed", "notifications/initialized", "notifications/cancelled",
+})  # fmt: skip
+
 
 class UnsolicitedMessages(EventStream):
     """The listen stream of a pooled session. What no call should get goes to `on_said`."""
@@ -62,13 +69,18 @@ class UnsolicitedMessages(EventStream):
         call.stream.push(command)
 
     def _hearer(self, command: ToStream) -> Call | None:
-        """The call for a question: see `_to_be_asked`; for a log message: the oldest that wants it; else none."""
+        """The call for a question: see `_to_be_asked`; for a log message: the oldest that wants it; for a vendor's
+        notification: the oldest that may have caused it, as this revision has no other stream for it; else none."""
         message = parse_backend(command.payload)
         if isinstance(message, Request):
             return self._to_be_asked(self._calls_for(message.id))
-        if isinstance(message, Notification) and message.method == "notifications/message":
+        if not isinstance(message, Notification):
+            return None
+        if message.method == "notifications/message":
             return next((call for call in self._calls() if call.stream.wants(message.params or {})), None)
-        return None
+        if message.method in _KNOWN:
+            return None
+        return next((call for call in self._calls() if call.stream.message.method in MAY_ASK), None)
 
     def _to_be_asked(self, calls: Iterable[Call]) -> Call | None:
         """Of the calls that may be asked, by these preferences:

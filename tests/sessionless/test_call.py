@@ -1,11 +1,13 @@
 """SessionlessCall: a call of a 2026-07-28 client whose process asks the client something in the middle of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
 from app.domain import Principal
+from app.errors import InvalidResponse
 from app.sessionless.requests import SessionlessRequests
 from app.streams.streams import MAX_EVENTS
 from tests.sessionless.client import (
@@ -20,7 +22,7 @@ from tests.sessionless.client import (
     start,
     suspend,
 )
-from tests.sessionless.servers import ServerPool, sessionless_server
+from tests.sessionless.servers import FakeServer, ServerPool, legacy_server, sessionless_server
 
 
 @pytest.fixture
@@ -288,6 +290,40 @@ async def test_an_unknown_resource_is_named_as_the_revision_has_it(client: Clien
     server = pool.servers[0]
     server.say(id=server.sent[-1]["id"], error={"code": -32002, "message": "no such resource", "data": 7})
     assert await sent.outcome() == {"code": -32602, "message": "no such resource", "data": {"uri": "a://b"}}
+
+
+@pytest.mark.parametrize("result", ["text", ["a"], 7, None, True])
+async def test_a_result_that_is_no_object_is_an_error_and_not_an_empty_result(
+    client: Client, pool: ServerPool, result: Any
+) -> None:
+    sent, server = await start(client, pool)
+    server.say(id=server.sent_with("tools/call")[0]["id"], result=result)
+    with pytest.raises(InvalidResponse, match="no JSON object"):
+        await sent.outcome()
+
+
+async def test_an_empty_result_is_one(client: Client, pool: ServerPool) -> None:
+    sent, server = await start(client, pool)
+    server.answer({})
+    assert (await sent.outcome())["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("make", [legacy_server, sessionless_server])
+async def test_a_vendors_notification_comes_on_the_stream_of_the_call_it_belongs_to(
+    client: Client, pool: ServerPool, make: Callable[[], FakeServer]
+) -> None:
+    pool.make = make
+    sent, server = await start(client, pool)
+    server.say(method="notifications/elicitation/complete", params={"elicitationId": "x"})
+    server.say(method="acme/warmed_up", params={"to": 7})
+    server.say(method="notifications/acme")
+    server.answer({"resultType": "complete", **TEXT})
+    *told, answer = await sent.stream()
+    assert [(each["method"], each.get("params")) for each in told] == [
+        ("acme/warmed_up", {"to": 7}),
+        ("notifications/acme", None),
+    ]
+    assert answer["result"]["content"] == TEXT["content"]
 
 
 async def test_what_a_sessionless_process_says_passes_as_it_is(client: Client, pool: ServerPool) -> None:

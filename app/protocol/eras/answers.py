@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from app.errors import InvalidResponse
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.eras.sessionless_envelope import HEADER_MISMATCH, MISSING_CAPABILITY, SERVER_INFO_KEY
 from app.protocol.jsonrpc import (
@@ -60,7 +61,7 @@ def as_sessionless(
     response: Response, message: Request, server_info: msgspec.Raw | None, lacking: dict[str, Any] | None
 ) -> Response:
     """The answer to `message`. `lacking` are capabilities of the client that the server has needed in vain: an error
-    then becomes -32021."""
+    then becomes -32021. Raises InvalidResponse: as `complete`."""
     if response.member == "result":
         if lacking is not None and is_tool_error(response.value):
             return _lacks("the tool needs a capability that the client did not declare", lacking)
@@ -95,8 +96,14 @@ def _lacks(why: str, lacking: dict[str, Any]) -> Response:
 
 
 def complete(result: msgspec.Raw, method: str, server_info: msgspec.Raw | None) -> bytes:
-    """A handshake-era result for 2026-07-28: with resultType, serverInfo, and how long it may be cached."""
+    """A handshake-era result for 2026-07-28: with resultType, serverInfo, and how long it may be cached.
+
+    Raises:
+        InvalidResponse: it is no object, so this revision has no form for it.
+    """
     members = members_of(result)
+    if not members and bytes(result).strip(b"{} \t\r\n"):
+        raise InvalidResponse("the backend's result is no JSON object that can be read")
     members.setdefault("resultType", msgspec.Raw(b'"complete"'))
     if server_info is not None:
         meta = object_in(members, "_meta")
