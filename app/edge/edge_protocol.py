@@ -99,6 +99,7 @@ class EdgeProtocol(LimitedParser):
         if self._current is not None:
             self._tell_it_is_over(self._current)
         self.cycle = self._current = None
+        self.headers, self.scope = [], cast(Any, {})  # the scope leads back here
 
     def _leave(self) -> None:
         self._among.leave(self)

@@ -1,6 +1,7 @@
 """What of an answer leaves together."""
 
 import asyncio
+import gc
 from typing import Any
 
 import httpx2
@@ -185,3 +186,29 @@ async def test_a_served_answer_comes_in_one_piece_whatever_it_is() -> None:
         assert (await ask(b"GET /stream HTTP/1.1\r\nhost: a\r\n\r\n")).endswith(b"\r\n\r\n5\r\nfirst\r\n")
         is_asked_for_more.set()
         transport.close()
+
+
+@pytest.mark.real
+async def test_the_head_of_a_request_goes_with_its_connection() -> None:
+    """A long one would wait for a garbage collection, which does not know how long it is."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope[AT_ONCE](scope, b"no")
+
+    def heads() -> int:
+        return sum(isinstance(each, uvicorn_protocol.HttpProtocol) for each in gc.get_objects())
+
+    async with served(app) as url:
+        host, port = url.removeprefix("http://").split(":")
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(b"GET / HTTP/1.1\r\nhost: %b\r\n\r\n" % (b"x" * 30_000))
+                await reader.readuntil(b"\r\n\r\nno")
+                writer.close()
+                await writer.wait_closed()
+            await until(lambda: heads() == 0)
+        finally:
+            gc.enable()
