@@ -63,14 +63,16 @@ class EarlyDeaths:
 
     def ended(self, process: BackendProcess, held: Held) -> None:
         """To be called before its sessions hear of it: afterwards it is no longer known which they were."""
-        self._failures.ended(process, before_handshake=held.is_before_handshake)
+        if not held.is_excused:
+            self._failures.ended(process, before_handshake=held.is_before_handshake)
 
     def gone(self, process: BackendProcess, held: Held) -> None:
         """To be called after its session has heard of it, and may have released the lease."""
         stock = held.stock
         is_current = process.spec.version == stock.spec.version and not stock.is_forgotten
         assert process.exit is not None
-        if held.is_before_handshake and is_current and process.exit.reason in _EARLY:
+        is_early = held.is_before_handshake and not held.is_excused
+        if is_early and is_current and process.exit.reason in _EARLY:
             self._count(stock, process.exit.description, tuple(process.exit.stderr))
 
     def works(self, lease: Lease) -> bool:

@@ -25,6 +25,7 @@ class Lease:
     on_handshake: Callable[["Lease"], None]
     on_release: Callable[["Lease", str], None]
     has_shaken_hands: bool = False
+    was_probed: bool = False
     _generation: int = field(init=False)
     _is_settled: bool = False
     _is_released: bool = False
@@ -37,6 +38,10 @@ class Lease:
     def is_current(self) -> bool:
         """Whether the backend has not been changed, restarted or removed since."""
         return self._generation == self.stock.generation and not self.stock.is_forgotten
+
+    def probed(self) -> None:
+        """As links.source.Probed."""
+        self.was_probed = True
 
     def handshake_succeeded(self) -> None:
         """The process has answered `initialize`: the backend works, so its breaker is reset. Idempotent."""
@@ -72,6 +77,11 @@ class Held:
     def is_before_handshake(self) -> bool:
         """Whether its end, now, would be an early death."""
         return self.lease is None or not self.lease.has_shaken_hands
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether it may end because of what the gateway has asked."""
+        return self.lease is not None and self.lease.was_probed and self.is_before_handshake
 
     def became_ready(self, prepared: Any) -> None:
         """The process of a shared backend can serve sessions."""

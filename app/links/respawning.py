@@ -26,7 +26,7 @@ from app.errors import (
     is_refusal,
 )
 from app.links.resting.no_process import NoProcess
-from app.links.source import Keeper, LinkLease
+from app.links.source import Keeper, LinkLease, Probed
 from app.processes.link import BackendListener, CallListener, Exit
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
@@ -69,16 +69,13 @@ class RespawningLink:
     ) -> None:
         self._lease, self._again, self._tasks, self._within_s, self._may_wait = lease, again, tasks, within_s, may_wait
         self.record = HandshakeRecord()
-        self._state = LinkState.LIVE
+        self._state, self._is_paused = LinkState.LIVE, False
         self._listener: CallListener | None = None
-        self._is_paused = False
         self._waiting: dict[bytes, bytes] = {}  # requests, by id
         self._greeted: asyncio.Future[Response | None] | None = None  # None: the new process died
         self._scope = anyio.CancelScope()
-        self._started_at = time.monotonic()
+        self._started_at, self._woken_at, self._has_news = time.monotonic(), 0.0, True
         self._keeper: Keeper | None = None  # while it is parked
-        self._woken_at = 0.0
-        self._has_news = True
         self._is_lost = False  # its process has died, and there was no other since
         self._notified = 0  # notifications that have waited
 
@@ -111,6 +108,10 @@ class RespawningLink:
     @property
     def was_warm(self) -> bool:
         return self._lease.was_warm
+
+    def probed(self) -> None:
+        if isinstance(self._lease, Probed):
+            self._lease.probed()
 
     def handshake_succeeded(self) -> None:
         self._lease.handshake_succeeded()

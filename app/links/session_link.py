@@ -7,7 +7,7 @@ import anyio
 from app.domain import BackendSpec, Limits, Principal, Rest
 from app.errors import GatewayError, InvalidMessage
 from app.links.bridged import BridgedLink, BridgedSession
-from app.links.source import Keeper, LinkLease, LinkSource, Parkable
+from app.links.source import Keeper, LinkLease, LinkSource, Parkable, Probed
 from app.links.tapped import Tap, retapped
 from app.metrics import Metrics
 from app.processes.link import BackendLink
@@ -105,6 +105,12 @@ class SessionLink:
             self.send(line)
         except GatewayError:
             self._metrics.messages_dropped.labels("backend_deaf").inc()
+
+    def probed(self) -> None:
+        """As Probed; does nothing for other leases."""
+        lease: object = self._lease
+        if isinstance(lease, Probed):
+            lease.probed()
 
     def handshake_succeeded(self) -> None:
         assert self._lease is not None

@@ -42,6 +42,15 @@ class LinkLease(Protocol):
         """Gives the link back; its listener is not called any more. Idempotent, never waits."""
 
 
+@runtime_checkable
+class Probed(Protocol):
+    """A lease of a process that may end because of what the gateway asks it."""
+
+    def probed(self) -> None:
+        """The process is asked which revision it speaks, as nobody knows. Older servers end at a first message that is
+        not `initialize`: if this one ends before a handshake, that counts for nothing."""
+
+
 class LinkSource(Protocol):
     """Leases links (ProcessLeasing)."""
 

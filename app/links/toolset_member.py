@@ -21,7 +21,7 @@ from app.errors import (
 )
 from app.links.bridged import BridgedLink
 from app.links.era import Era, probe_s
-from app.links.source import Keeper, LinkLease, MemberSide, Parkable
+from app.links.source import Keeper, LinkLease, MemberSide, Parkable, Probed
 from app.links.tapped import Tap, retapped
 from app.processes.link import BackendLink, Exit
 from app.protocol.eras.sessionless_envelope import refuses_handshake
@@ -80,7 +80,7 @@ class ToolsetMember:
         self._waiting: dict[bytes, bytes] = {}  # calls, by id
         self._answers: dict[bytes, asyncio.Future[Response]] = {}  # to requests of our own
         self._scope = anyio.CancelScope()
-        self._is_paused = False
+        self._is_paused = self._has_guessed = False
         self._last_list = self._attempt = 0  # attempt to start the process: those before it are given up
         self._tap: Tap | None = None
         self._name = ""  # for the tap
@@ -177,8 +177,7 @@ class ToolsetMember:
         attempt = self._attempt = self._attempt + 1
         with anyio.CancelScope() as self._scope:
             try:
-                with anyio.fail_after(self._within_s):
-                    await self._open()
+                await self._open()
                 return
             except TimeoutError:
                 error: GatewayError = BackendTimeout(f"the server did not start within {self._within_s:.0f} s")
@@ -194,16 +193,28 @@ class ToolsetMember:
                 self._end(error, None, "not_initialized")
 
     async def _open(self) -> Response:
-        """The answer to `initialize`. Raises GatewayError: there is no process, or its handshake fails."""
+        """The answer to `initialize`, of another process if the question before it may be why the first one fails.
+        Raises GatewayError, TimeoutError: there is no process, or its handshake fails."""
+        self._has_guessed = False
+        try:
+            return await self._open_one()
+        except (GatewayError, TimeoutError):
+            if not self._has_guessed or self.state is not State.STARTING:
+                raise
+        self._let_go("not_initialized")
+        return await self._open_one()
+
+    async def _open_one(self) -> Response:
         attempt = self._attempt
-        lease = await self._ask()
-        if self.state is not State.STARTING or attempt != self._attempt:  # it was given up while it waited
-            lease.release("session_closed")
-            raise BackendExited
-        self._lease, self._link = lease, lease.link
-        answer = await self._discover(lease) or await self._shake_hands(lease)
-        self._opened(lease)
-        return answer
+        with anyio.fail_after(self._within_s):
+            lease = await self._ask()
+            if self.state is not State.STARTING or attempt != self._attempt:  # it was given up while it waited
+                lease.release("session_closed")
+                raise BackendExited
+            self._lease, self._link = lease, lease.link
+            answer = await self._discover(lease) or await self._shake_hands(lease)
+            self._opened(lease)
+            return answer
 
     async def _shake_hands(self, lease: LinkLease) -> Response:
         self._link = lease.link
@@ -223,10 +234,15 @@ class ToolsetMember:
     async def _discover(self, lease: LinkLease) -> Response | None:
         """What the server says of itself if it speaks 2026-07-28 as the client does; None: one of them does not, or it
         does not say so in time, as it is slow to start, or never answers what it does not know."""
-        if not speaks_sessionless(self._side.hello) or self._era.is_sessionless is False:
+        known = self._era.is_sessionless
+        if not speaks_sessionless(self._side.hello) or known is False or (known is None and self._has_guessed):
             return None
+        if known is None:
+            self._has_guessed = True
+            if isinstance(lease, Probed):
+                lease.probed()
         self._link = link = BridgedLink(lease.link, self, for_sessionless=True)
-        with anyio.move_on_after(self._within_s if self._era.is_sessionless else probe_s(self._within_s)):
+        with anyio.move_on_after(self._within_s if known else probe_s(self._within_s)):
             if (answer := await self._answer_to(_PROBE_ID, hello_for(_PROBE_ID, self._side.hello))).member == "result":
                 self._era.learn(is_sessionless=True)
                 return answer

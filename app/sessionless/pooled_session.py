@@ -6,16 +6,21 @@ from enum import Enum
 from typing import NamedTuple
 
 import anyio
+import msgspec
 
 from app.domain import BackendSpec
-from app.protocol.eras.sessionless_envelope import MAY_ASK
-from app.protocol.jsonrpc import Params
+from app.protocol.commands import Answer
+from app.protocol.eras.sessionless_envelope import MAY_ASK, SESSIONLESS, TASKS
+from app.protocol.jsonrpc import Params, members_of
 from app.protocol.lifecycle import SessionState
 from app.routing.routes import Identity
 from app.sessionless.mirrored_headers import MirroredHeaders
 from app.sessions.session import Session
+from app.streams.streams import Reply
 
 RESERVED = 8  # calls of a pooled session, at most a quarter, that are kept for requests of the gateway itself
+
+MAX_CLIENT_INFO_BYTES = 4 << 10  # longer ones are not kept
 
 CallerKey = tuple[Identity, str, str]
 
@@ -111,3 +116,25 @@ class Group:
     def opens_at_once(self, need: Need) -> bool:
         """Whether to open one without waiting for others that are being opened, as it will serve one call only."""
         return need is Need.ALONE and bool(self.sessions) and not self.sessions[0].is_home
+
+
+def adopted(session: Session, about: Params) -> PooledSession:
+    """Of a process that speaks 2026-07-28, and has said this of itself."""
+    session.adopt(SESSIONLESS)
+    if TASKS.encode() in bytes(about.get("capabilities", msgspec.Raw())):
+        session.exchange.any_call_may_make_task()
+    return PooledSession(session, True, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
+
+
+def discovered(probe: Reply) -> Params | None:
+    """The `server/discover` result, if the server speaks 2026-07-28."""
+    outcome = probe.outcomes[0] if probe.outcomes else None
+    if not isinstance(outcome, Answer) or outcome.response.member == "error":
+        return None
+    about = members_of(outcome.response.value)
+    return about if SESSIONLESS.encode() in bytes(about.get("supportedVersions", msgspec.Raw())) else None
+
+
+def kept(client_info: msgspec.Raw | None) -> msgspec.Raw | None:
+    """A copy, so that the whole request is not kept in memory; None where it is too long."""
+    return None if client_info is None or len(client_info) > MAX_CLIENT_INFO_BYTES else client_info.copy()

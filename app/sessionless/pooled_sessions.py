@@ -20,19 +20,22 @@ from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidRespo
 from app.event import Event
 from app.links.era import probe_s
 from app.links.toolsets import is_toolset
-from app.protocol.commands import Answer, Failed, ToStream
-from app.protocol.eras.sessionless_envelope import (
-    SESSIONLESS,
-    TASKS,
-    Envelope,
-    across_eras,
-    own_envelope,
-    refuses_handshake,
-)
+from app.protocol.commands import Failed, ToStream
+from app.protocol.eras.sessionless_envelope import Envelope, across_eras, own_envelope, refuses_handshake
 from app.protocol.jsonrpc import Notification, Params, Request, Response, dump_response, encode, members_of
 from app.protocol.lifecycle import SessionState
 from app.protocol.revisions import Revision
-from app.sessionless.pooled_session import CallerHomes, CallerKey, Group, Need, PooledSession, reserved_of
+from app.sessionless.pooled_session import (
+    CallerHomes,
+    CallerKey,
+    Group,
+    Need,
+    PooledSession,
+    adopted,
+    discovered,
+    kept,
+    reserved_of,
+)
 from app.sessionless.unsolicited import UnsolicitedMessages
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.registry import AskAgain, SessionRegistry, for_nobody
@@ -41,7 +44,6 @@ from app.streams.streams import Reply
 
 TRANSPORT = "modern"
 MAX_CAPABILITY_SETS = 4  # of one principal and backend; the least recently used goes first
-MAX_CLIENT_INFO_BYTES = 4 << 10  # longer ones are not kept
 LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
 
 
@@ -171,15 +173,15 @@ class PooledSessions:
     # --- opening one
 
     async def _open(self, caller: Caller, envelope: Envelope) -> PooledSession:
-        for _ in range(2):
+        for may_guess in (True, False, False):
             session = await self._registry.open(*caller[:3], TRANSPORT, caller.still_allowed)
             listen = UnsolicitedMessages(session, self.said.tell, self.closed)
             session.become_pooled(listen, reserved_of(session.spec))
-            session.opened_by(caller.address(), _kept(envelope.client_info))
+            session.opened_by(caller.address(), kept(envelope.client_info))
             try:
                 await self._registry.connect(session)
                 await caller.still_allowed()
-                pooled = await self._greet(session, envelope)
+                pooled = await self._greet(session, envelope, may_guess=may_guess)
             except GatewayError as error:
                 session.close("not_initialized")
                 await caller.still_allowed()  # perhaps access was lost, or the backend switched off or removed
@@ -193,43 +195,53 @@ class PooledSessions:
             session.close("not_initialized")
         raise InvalidResponse("the backend answered neither `server/discover` in time nor `initialize`")
 
-    async def _greet(self, session: Session, envelope: Envelope) -> PooledSession | None:
+    async def _greet(self, session: Session, envelope: Envelope, *, may_guess: bool) -> PooledSession | None:
         """Finds the backend's era, once per configuration, and opens the session accordingly.
 
         1. It answers `server/discover`: it is sessionless.
         2. It answers with an error, or not at all: it is of the handshake era.
         3. It answers after we gave up waiting, as it was slow to start; or it had a handshake once, and refuses that
            now. None; another pooled session is to be opened.
+        4. It ends at `server/discover`, or cannot be initialized after it, as older servers that want `initialize`
+           first. None; the next one must not be asked (`may_guess`) what nobody knows.
         """
         key, edition = session.spec.key, session.spec.edition
         known = self._eras.get(key)
         was_sessionless = known[1] if known is not None and known[0] == edition else None
         probe: Reply | None = None
-        if was_sessionless is not False:
-            probe = self.send(session, "server/discover", {"_meta": own_envelope(envelope)})
-            timeouts = session.spec.timeouts
-            with anyio.move_on_after(timeouts.initialize_s if was_sessionless else probe_s(timeouts.initialize_s)):
-                await probe.outcome
-            about = _discovered(probe)
+        guesses = was_sessionless is None and may_guess
+        if was_sessionless or guesses:
+            probe = await self._probe(session, envelope, is_guess=guesses)
             if session.state is SessionState.CLOSED:
-                raise BackendExited("the backend ended at its start", started=False)
-            if about is not None:
+                return None
+            if (about := discovered(probe)) is not None:
                 self._eras[key] = (edition, True)
-                session.adopt(SESSIONLESS)
-                if TASKS.encode() in bytes(about.get("capabilities", msgspec.Raw())):
-                    session.exchange.any_call_may_make_task()
-                return PooledSession(session, True, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
+                return adopted(session, about)
         try:
             about = await self._initialize(session, envelope)
-        except BackendExited as error:  # during the gateway's own request: the caller's was not sent
-            raise error.before_the_call() from None
-        if about is None or (probe is not None and _discovered(probe) is not None):
+        except GatewayError as error:
+            if not guesses:  # what failed was the gateway's own request: the caller's was not sent
+                raise error.before_the_call() if isinstance(error, BackendExited) else error from None
+            return None
+        if about is None or (probe is not None and discovered(probe) is not None):
             self._eras[key] = (edition, True)
             return None
         if probe is not None and not probe.outcomes:
             self._cancel_own(session)
         self._eras[key] = (edition, False)
         return PooledSession(session, False, about, members_of(about.get("capabilities", msgspec.Raw(b"{}"))))
+
+    async def _probe(self, session: Session, envelope: Envelope, *, is_guess: bool) -> Reply:
+        """Asks which revision the process speaks. Raises BackendExited: it has ended, and not because of that."""
+        if is_guess:
+            session.link.probed()
+        reply = self.send(session, "server/discover", {"_meta": own_envelope(envelope)})
+        initialize_s = session.spec.timeouts.initialize_s
+        with anyio.move_on_after(probe_s(initialize_s) if is_guess else initialize_s):
+            await reply.outcome
+        if session.state is SessionState.CLOSED and not is_guess:
+            raise BackendExited("the backend ended at its start", started=False)
+        return reply
 
     async def _initialize(self, session: Session, envelope: Envelope) -> Params | None:
         """The `initialize` result; None where the backend speaks 2026-07-28 only."""
@@ -371,11 +383,6 @@ class PooledSessions:
         return sum(len(group.sessions) for mine in self._callers.values() for group in mine.groups.values())
 
 
-def _kept(client_info: msgspec.Raw | None) -> msgspec.Raw | None:
-    """A copy, so that the whole request is not kept in memory; None where it is too long."""
-    return None if client_info is None or len(client_info) > MAX_CLIENT_INFO_BYTES else client_info.copy()
-
-
 def may_be_asked(envelope: Envelope) -> bool:
     """Whether the client can answer questions of a backend."""
     return any(name in envelope.capabilities for name in LEGACY_CAPABILITIES)
@@ -388,12 +395,3 @@ def caller_key(session: Session) -> CallerKey:
 def _stopped() -> BackendExited:
     """In place of SessionNotFound, as the client knows of no session; nothing was sent."""
     return BackendExited("the process for this request was stopped", started=False)
-
-
-def _discovered(probe: Reply) -> Params | None:
-    """The `server/discover` result, if the server speaks 2026-07-28."""
-    outcome = probe.outcomes[0] if probe.outcomes else None
-    if not isinstance(outcome, Answer) or outcome.response.member == "error":
-        return None
-    about = members_of(outcome.response.value)
-    return about if SESSIONLESS.encode() in bytes(about.get("supportedVersions", msgspec.Raw())) else None

@@ -14,9 +14,11 @@ from tests.backends.rig import NO_LIMITS, lease_all
 from tests.processes.rig import Listener, eventually, spec_of
 
 
-async def crash(pool, spec):
+async def crash(pool, spec, *, at_our_question=False):
     """One session whose backend dies before it has answered."""
     lease = await pool.lease(spec, NO_LIMITS)
+    if at_our_question:
+        lease.probed()
     listener = Listener()
     lease.link.attach(listener)
     lease.link.send(b"{}")
@@ -48,6 +50,14 @@ async def test_after_five_early_deaths_callers_are_refused_at_once_with_last_lin
     assert 0 < (caught.value.retry_after_s or 0) <= 16
     assert running.value("trunkline_breaker_open") == 1
     assert pool.snapshot()[spec.key].breaker_open
+
+
+async def test_a_process_that_ends_at_our_own_question_counts_for_nothing(make_pool, running):
+    pool, spec = await make_pool(), spec_of("crash_in_handshake")
+    for _ in range(OPENING_DEATHS + 1):
+        await crash(pool, spec, at_our_question=True)
+    assert pool.snapshot()[spec.key].retry_after_s == 0
+    assert running.value("trunkline_breaker_open") == 0
 
 
 async def test_a_trial_that_succeeds_closes_the_breaker(make_pool, running, quick_delays):

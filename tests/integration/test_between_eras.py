@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, may_write
 from tests.integration.sessionless_wire import SessionlessClient, another_key
+from tests.integration.toolboxes import among_toolboxes
 from tests.integration.wire import Wire, answer, error_of, events, rpc, wire
 
 SERVER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
@@ -20,6 +21,26 @@ APPS = {"io.example/apps": {"mimeTypes": ["text/html"]}}
 
 def server_of(gateway: Gateway, era: str, **fields: Any) -> Endpoint:
     return gateway.endpoint([*SERVER, era], **fields)
+
+
+# --- servers that know no question but `initialize`
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+async def test_a_server_that_ends_at_any_other_first_message_works_for_clients_of_2026_07_28_and_for_older_ones(
+    gateway: Gateway, http: httpx2.AsyncClient, is_member: bool
+) -> None:
+    endpoint = gateway.endpoint([sys.executable, "-I", "-S", str(ROOT / "tests/servers/wants_initialize.py")])
+    endpoint = among_toolboxes(endpoint) if is_member else endpoint
+    callers = [another_key(endpoint) for _ in range(5)]
+    clients = [SessionlessClient(http, each, [each.mcp]) for each in callers]
+    was_open = gateway.metrics()["trunkline_breaker_open"]
+    async with anyio.create_task_group() as tasks:
+        for client in clients:
+            tasks.start_soon(client.call, "say")
+    async with wire(endpoint) as session:
+        assert await session.call("say") == "said"
+    assert gateway.metrics()["trunkline_breaker_open"] == was_open
 
 
 # --- capabilities

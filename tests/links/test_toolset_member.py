@@ -1,5 +1,6 @@
 """A member of a toolset: its start in each era, and one that is given up."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,11 +9,11 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from app.errors import BackendExited, GatewayError
+from app.errors import BackendExited, GatewayError, UpstreamRefused
 from app.links import toolset_member
 from app.links.era import Era
 from app.links.toolset_member import State, ToolsetMember
-from app.processes.link import Exit
+from app.processes.link import CallListener, Exit
 from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.jsonrpc import encoded
 from tests.sessions.fakes import FakeLease, FakeLink
@@ -121,6 +122,45 @@ async def test_a_server_that_knows_only_handshakes_gets_one_and_is_not_asked_aga
             await anyio.wait_all_tasks_blocked()
             assert (member.state, era.is_sessionless) == (State.OPEN, False)
             assert link.sent[-1]["method"] == "tools/call"
+
+
+ANSWER = {"protocolVersion": "2025-11-25", "capabilities": {}}
+
+
+@pytest.mark.parametrize("fails", ["ends", "is refused"])
+async def test_a_server_that_does_not_outlive_the_question_gets_another_process_and_a_handshake(fails):
+    leases: list[FakeLease] = []
+    side, era = Side(), Era()
+    side.hello = OURS
+
+    async def lease() -> Any:
+        leases.append(FakeLease(FakeLink()))
+        return leases[-1]
+
+    async def sent(number: int, count: int) -> dict[str, Any]:
+        while len(leases) <= number or len(leases[number].link.sent) < count:
+            await anyio.sleep(0.01)
+        return leases[number].link.sent[count - 1]
+
+    async with anyio.create_task_group() as tasks:
+        member = ToolsetMember(0, side, lease, tasks, 600.0, era)
+        member.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}', b"1")
+        with anyio.fail_after(60):
+            probe = await sent(0, 1)
+            listener = leases[0].link.listener
+            assert isinstance(listener, CallListener)
+            if fails == "ends":
+                leases[0].link.die()
+            else:
+                listener.backend_failed(json.dumps(probe["id"]).encode(), UpstreamRefused("HTTP 400"))
+            hello = await sent(1, 1)
+            assert (probe["method"], hello["method"]) == ("server/discover", "initialize")
+            leases[1].link.say(id=hello["id"], result=ANSWER)
+            assert (await sent(1, 2))["method"] == "tools/call"
+        assert (member.state, era.is_sessionless, side.lost) == (State.OPEN, False, [])
+        assert [each.was_probed for each in leases] == [True, False]
+        assert leases[0].released
+        member.release("closed")
 
 
 async def test_a_server_that_never_answers_what_it_does_not_know_gets_a_handshake(monkeypatch):

@@ -4,6 +4,27 @@ from tests.mutations.fault import Fault
 
 FAULTS_OF_ODD_MESSAGES = (
     Fault(
+        "a process that ends at our own question counts as one that dies at its start",
+        "app/backends/early_deaths.py",
+        "is_early = held.is_before_handshake and not held.is_excused",
+        "is_early = held.is_before_handshake",
+        ("tests/backends/test_pool_breaker.py::test_a_process_that_ends_at_our_own_question_counts_for_nothing",),
+    ),
+    Fault(
+        "a server that ends at our question is given up",
+        "app/sessionless/pooled_sessions.py",
+        "if session.state is SessionState.CLOSED and not is_guess:",
+        "if session.state is SessionState.CLOSED:",
+        ("tests/sessionless/test_pooled_sessions_eras.py",),
+    ),
+    Fault(
+        "a member that ends at our question is given up",
+        "app/links/toolset_member.py",
+        "if not self._has_guessed or self.state",
+        "if True or self.state",
+        ("tests/links/test_toolset_member.py",),
+    ),
+    Fault(
         "a notification with an id of null is refused",
         "app/protocol/jsonrpc.py",
         "if not raw_id or (raw_id == _NULL and envelope.method.startswith(_NOTIFICATIONS)):",

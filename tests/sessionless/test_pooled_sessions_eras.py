@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 from typing import Any
 
 import anyio
@@ -128,13 +129,57 @@ async def test_a_backend_that_refuses_the_handshake_it_took_before_is_looked_at_
     assert not server.sent_with("initialize")
 
 
+class OldServer(FakeServer):
+    """Ends unless its first message is `initialize`, as older Rust SDKs do; or hears and says nothing any more."""
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        super().__init__({**legacy_server().answers})
+        self._hangs, self._is_lost = hangs, False
+
+    def send(self, line: bytes) -> None:
+        if not self.sent and b'"initialize"' not in line:
+            self._is_lost = True
+        if not self._is_lost:
+            super().send(line)
+            return
+        self.sent.append(json.loads(line))
+        if not self._hangs:
+            asyncio.get_running_loop().call_soon(self.die)
+
+
+async def test_a_backend_that_ends_at_the_probe_gets_another_process_with_a_handshake_and_no_probe_again(
+    client: Client, pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
+) -> None:
+    pool.make = OldServer
+    await run(client, pool)
+    await run(Client(sessionless, Principal("acme", "key", "k2", principal.scopes)), pool)
+    assert [server.sent[0]["method"] for server in pool.servers] == ["server/discover", "initialize", "initialize"]
+    assert [lease.was_probed for lease in pool.leases] == [True, False, False]
+    assert pool.leases[0].released
+
+
+async def test_so_does_one_that_hears_nothing_more_after_the_probe(
+    client: Client, pool: ServerPool, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooled_sessions, "probe_s", lambda initialize_s: 0.01)
+    pool.make = lambda: OldServer(hangs=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, client, pool)
+        with anyio.fail_after(60):
+            while not pool.servers or len(pool.servers[0].sent) < 2:
+                await anyio.sleep(0.01)
+            for session in registry:
+                session.sweep(1e12)  # `initialize` has no answer in time
+    assert [server.sent[0]["method"] for server in pool.servers] == ["server/discover", "initialize"]
+
+
 async def test_a_backend_that_dies_during_the_probe_is_an_error_and_leaves_nothing(
     client: Client, pool: ServerPool, registry: SessionRegistry, sessionless: SessionlessRequests
 ) -> None:
     class Dying(FakeServer):
         def send(self, line: bytes) -> None:
             super().send(line)
-            self.die()
+            asyncio.get_running_loop().call_soon(self.die)
 
     pool.make = lambda: Dying({})
     with pytest.raises(BackendExited):

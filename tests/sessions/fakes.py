@@ -72,7 +72,10 @@ class FakeLease:
     def __init__(self, link: FakeLink) -> None:
         self.link = link
         self.released: list[str] = []
-        self.shook_hands = False
+        self.shook_hands = self.was_probed = False
+
+    def probed(self) -> None:
+        self.was_probed = True
 
     def handshake_succeeded(self) -> None:
         self.shook_hands = True

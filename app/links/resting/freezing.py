@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from app.errors import BackendError, BackendUnavailable, GatewayError, InvalidMessage
-from app.links.source import Keeper, LinkLease
+from app.links.source import Keeper, LinkLease, Probed
 from app.links.tapped import PassingLink
 from app.processes.link import BackendListener, CallListener, Exit
 from app.protocol.handshake_record import HandshakeRecord
@@ -65,6 +65,10 @@ class FreezingLink(PassingLink):
     @property
     def was_warm(self) -> bool:
         return self._lease.was_warm
+
+    def probed(self) -> None:
+        if isinstance(self._lease, Probed):
+            self._lease.probed()
 
     def handshake_succeeded(self) -> None:
         self._lease.handshake_succeeded()

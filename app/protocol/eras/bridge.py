@@ -256,6 +256,9 @@ class Bridge:
 
     def abandon(self, inner_id: bytes) -> bytes | None:
         """Forgets a call by the id of its round; returns the session's id of it, or None if there is none."""
+        if inner_id == self._initialize_id:
+            self._initialize_id = None
+            return inner_id
         call = self._calls.pop(inner_id, None)
         return None if call is None else call.id
 
