@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.domain import BackendSpec, is_name
+from app.processes.output.advice import of_words
 from app.processes.process import BackendProcess
 
 MAX_KEPT = 10  # of one backend
@@ -58,6 +59,7 @@ class BackendFailure:
     affected_count: int = 0  # of the last one; `affected` has the first few
     stderr: tuple[str, ...] = ()
     limit: str = ""  # see `Exit`
+    hint: str = ""  # what a person can do, where that is known
 
     def repeats(self, other: "BackendFailure") -> bool:
         """Whether the two are counted as one: calls that hang, processes that die at their start.
@@ -111,7 +113,7 @@ class FailureLog:
         exit = process.exit
         if exit is not None and exit.reason in _ENDS:
             failure = self._new(process.spec, exit.reason, exit.description, process, before_handshake=before_handshake)
-            failure = replace(failure, limit=exit.limit)
+            failure = replace(failure, limit=exit.limit, hint=exit.error().hint or of_words(failure.stderr) or "")
             self._add(process.spec, failure, self._users_of(process.spec, process.id))
 
     def not_started(self, spec: BackendSpec, why: str) -> None:
@@ -123,12 +125,12 @@ class FailureLog:
         failure = self._new(process.spec, NOT_INITIALIZED, why, process)
         self._add(process.spec, failure, self._users_of(process.spec, None))
 
-    def timed_out(
+    def timed_out(  # noqa: PLR0913 - fields of one failure
         self, spec: BackendSpec, process: BackendProcess | None, why: str, *, method: str, tool: str | None,
-        affected: Affected,
+        affected: Affected, hint: str = "",
     ) -> None:  # fmt: skip
         failure = self._new(spec, TIMEOUT, why, process, before_handshake=method == "initialize")
-        self._add(spec, replace(failure, method=method[:MAX_TEXT], tool=tool), [affected])
+        self._add(spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])
 
     def _new(
         self, spec: BackendSpec, kind: str, why: str, process: BackendProcess | None = None, *,

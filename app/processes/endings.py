@@ -84,6 +84,7 @@ def at_limit(limit: str, spec: BackendSpec) -> str:
         "files": f"its {limits.files} open files (limits.files)",
         "disk": f"its {limits.disk_mb} MiB of files (limits.disk_mb)",
         "cpu": f"its share of time, {limits.cpu} cores (limits.cpu)",
+        "output": "what is read of its output: it writes faster, or sends more notifications, than its clients may get",
     }
     return f", at the limit of {words[limit]}" if limit else ""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from app.errors import BackendExited, GatewayError
+from app.processes.output.advice import of_end
 
 CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
 RAISING = {
@@ -17,6 +18,7 @@ RAISING = {
     "files": "A platform administrator can raise `limits.files` of the backend.",
     "cpu": "A platform administrator can raise `limits.cpu` of the backend.",
     "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
+    "output": "Have it write less, or less often: a longer `timeouts.call_s` does not help.",
 }
 
 
@@ -34,7 +36,7 @@ class Exit:
         self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None
     ) -> BackendExited:
         """For those who called it. What is to be done about a limit matters more than `hint`."""
-        hint = RAISING.get(self.limit, hint)
+        hint = RAISING.get(self.limit) or of_end(self.description) or hint
         return BackendExited(
             f"{words}: {self.description}", started=started, stderr=self.stderr, hint=hint, limit=self.limit
         )

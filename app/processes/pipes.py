@@ -150,6 +150,7 @@ class Stdout(ReadEnd):
         self._kill = kill
         self._lines = LineBuffer(limits.line_bytes)
         self._flood = Flood()
+        self.has_flooded = False  # it was not read, or notifications were dropped
         self._release: asyncio.TimerHandle | None = None  # of what the flood holds
         self._allowance = limits.stdout_burst_bytes
         self._paused = Pause.NONE
@@ -170,10 +171,12 @@ class Stdout(ReadEnd):
         lines = flood.passed(read, now)
         size, count = len(data), data.count(b"\n")  # blank lines take time as well
         if lines is not read:
+            self.has_flooded = True
             size -= spared_bytes(sum(map(len, read)) - sum(map(len, lines)))
             count -= len(read) - len(lines)
         self._allowance -= max(size, LEAST_LINE_BYTES * count)
         if self._allowance < 0:
+            self.has_flooded = True
             self.pause(Pause.FLOOD)
         if flood.held and self._release is None:
             self._release = asyncio.get_running_loop().call_later(RELEASE_S, self._tell_held)

@@ -375,6 +375,8 @@ class BackendProcess:
 
     def limit_reached(self, *, is_late: bool = False) -> str:
         """At which limit it seems to be, by the last measurement; empty if at none."""
+        if is_late and self._stdout.has_flooded:
+            return "output"
         return reached(self.use, self.spec, self.stderr.last_lines(), has_own_disk=self._has_own_disk, is_late=is_late)
 
     @property

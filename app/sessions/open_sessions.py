@@ -116,6 +116,7 @@ def note_timeout(
         method=call.method,
         tool=tool and printable(tool),
         affected=_affected(session),
+        hint=RAISING.get(limit, ""),
     )
 
 

@@ -1,8 +1,13 @@
 """What is wrong with a command is said, and what is right is let through."""
 
+import argparse
+import re
+from collections.abc import Mapping
+
 import pytest
 
-from tests.documents.command_lines import commands_of, problems_of
+from app.cli.parser import make_parser
+from tests.documents.command_lines import ROOT, commands_of, problems_of
 
 
 @pytest.mark.parametrize(
@@ -44,3 +49,20 @@ def test_a_right_one_is_not(script: str):
 def test_a_script_is_taken_apart_into_its_commands():
     script = "a 'b c' > d | e 2>/dev/null &&\n  f \\\n g # h\nX=1 i \"$(j k)\" &"
     assert sorted(commands_of(script)) == [["a", "b c"], ["e"], ["f", "g"], ["i", "SUBSTITUTED"], ["j", "k"]]
+
+
+def test_the_commands_that_hints_name_are_there():
+    """Those in the texts of the program itself: of errors, problems, checks and pages."""
+    found, parser = 0, make_parser()
+    for file in [*(ROOT / "app").rglob("*.py"), *(ROOT / "app").rglob("*.html")]:
+        text = re.sub(r'"\s*\n\s*f?"', "", file.read_text())  # a text over several lines
+        for named in re.findall(r"`trunkline ([a-z][^`\n]+)`", text):
+            verbs, words = subcommands(parser), named.split()
+            while verbs and words and words[0] != "...":
+                assert words[0] in verbs, f"{file}: trunkline {named}"
+                verbs, found = subcommands(verbs[words.pop(0)]), found + 1
+    assert found > 30
+
+
+def subcommands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    return next((each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)), {})

@@ -156,4 +156,25 @@ FAULTS_OF_BACKENDS = (
         "        self.kill(cause)\n",
         PROCESS,
     ),
+    Fault(
+        "a process that was killed for what it does is told about its stderr",
+        "app/processes/link.py",
+        "RAISING.get(self.limit) or of_end(self.description) or hint",
+        "RAISING.get(self.limit) or hint",
+        ("tests/processes/output/test_advice.py",),
+    ),
+    Fault(
+        "a flood is told as a tool that takes long",
+        "app/processes/process.py",
+        "if is_late and self._stdout.has_flooded:",
+        "if False:",
+        ("tests/integration/test_hints.py",),
+    ),
+    Fault(
+        "a certificate that is not trusted is told as a name that is not found",
+        "app/backends/checks/missed.py",
+        'elif kind == "address" and what == _NAMES and distrusts:',
+        "elif False:",
+        ("tests/backends/checks/test_missed.py",),
+    ),
 )

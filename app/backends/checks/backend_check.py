@@ -28,6 +28,7 @@ from app.importing.downloads import download_of
 from app.processes.conversation import Conversation, result_of
 from app.processes.endings import at_limit
 from app.processes.link import CHECK_HINT, RAISING, BackendLink
+from app.processes.output.advice import of_words
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import (
     SERVER_INFO_KEY,
@@ -134,7 +135,9 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     if failure is not None and spec.sandbox.mode != "off":
         modules = await anyio.to_thread.run_sync(missed_modules, spec, stderr)
         found = replace(found, missed=(*modules, *found.missed)[:MOST])
-    if failure is not None and found.missed and not failure.limit:
+    if failure is not None and not failure.limit and (distrust := of_words(stderr)):
+        failure = replace(failure, hint=distrust)
+    elif failure is not None and found.missed and not failure.limit:
         failure = replace(failure, hint=_missed_hint(found.missed[0]))
     if failure is not None and download is not None and failure.step in _BEGINNING:
         failure = replace(failure, hint=f"{download.words}.")

@@ -11,6 +11,7 @@ from os.path import basename, dirname
 from typing import Any, Literal
 
 from app.domain import BackendSpec
+from app.processes.output.advice import of_words
 from app.public_addresses import Address, is_public
 from app.sandbox.needs import NEVER
 from app.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
@@ -100,7 +101,7 @@ class Findings:
 
 
 def findings(
-    log: bytes, spec: BackendSpec, stderr: Iterable[str], besides: Asked | None = None, *, has_failed: bool
+    log: bytes, spec: BackendSpec, stderr: Sequence[str], besides: Asked | None = None, *, has_failed: bool
 ) -> Findings:
     """From what a watcher wrote down (`spawner.wire.Missed`), and what else is known.
 
@@ -110,7 +111,7 @@ def findings(
     asked, besides = _read(log), besides or Asked()
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
-    text = "\n".join([registered, *stderr])
+    text, distrusts = "\n".join([registered, *stderr]), of_words(stderr) is not None
     addresses, named, calls, files = _proxied(besides.refused), list[Missed](), list[Missed](), list[Missed]()
     for each, count in asked:
         kind, what = each["kind"], each["what"]
@@ -118,6 +119,8 @@ def findings(
             addresses.append(Missed("address", _UNKNOWN, None, count, None, note=_WEB_OR_HOST))
         elif kind == "system call":
             calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
+        elif kind == "address" and what == _NAMES and distrusts:
+            continue  # it has reached the server, without a look-up of its own
         elif kind == "address":
             network, note = _direct(what, spec.sandbox.network, each, has_proxy=besides.has_proxy)
             addresses.append(Missed(kind, what, None, count, _entry(network), note=note))

@@ -1,1 +1,1 @@
-"""What a process writes: reading it in turns, and what is no message: banners on stdout, and stderr."""
+"""What a process writes: reading it in turns, what is no message (banners on stdout, stderr), and what helps."""

@@ -33,7 +33,7 @@ def of_backends(snapshot: Mapping[Key, BackendSnapshot], failures: Mapping[Key, 
             last = failures.get((tenant, name))
             why = "" if last is None else f" The last time: {last.detail}."
             words = f"The backend {name} keeps ending right after its start, and is not started for now.{why}"
-            do = "Read the end of its stderr under its failures, repair it, and check it: then it is started at once."
+            do = "Read the end of its stderr under its failures, and repair it. Changed or restarted it starts at once."
             yield Problem("breaker_open", "critical", about, words, do, about, tenant)
         if numbers.waiting:
             words = f"{numbers.waiting} callers wait for a process of the backend {name}."
@@ -55,11 +55,12 @@ def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> I
         elif each.kind == TIMEOUT:
             what = each.method if each.tool is None else f"the tool {each.tool}"
             words, kind = f"Calls of {what} of the backend {name} have had no answer in time{often}.", "timeouts"
-            do, severity = "Look at its stderr; if the work takes so long, raise timeouts.call_s.", "warning"
+            do = each.hint or "Look at its stderr; if the work takes so long, raise timeouts.call_s."
+            severity = "warning"
         else:
             when = " at its start" if each.before_handshake else ""
             words, kind = f"A process of the backend {name} has failed{when}: {each.detail}{often}.", "backend_failed"
-            do, severity = "Read the end of its stderr under its failures.", "warning"
+            do, severity = each.hint or "Read the end of its stderr under its failures.", "warning"
             if each.kind == NOT_STARTED:  # so it has written nothing
                 do = "Check it: that tries it once more, step by step, and says what failed."
         worst: Severity = "critical" if severity == "critical" else "warning"

@@ -271,3 +271,10 @@ def test_thousands_of_files_that_stderr_names_hold_up_nobody():
     assert len(missed) == 10
     assert missed[0] == Missed("file", "/etc/0", "read", 60_001, {"read": ["/etc/0"]})
     assert time.process_time() - began < 1
+
+
+def test_who_does_not_trust_a_certificate_has_found_the_server():
+    """So the look-up of its name is not what it misses."""
+    names = address("names (DNS)")
+    assert paths(found(names, stderr=("getaddrinfo failed",))) == ["names (DNS)"]
+    assert found(names, stderr=("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",)) == []
