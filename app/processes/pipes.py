@@ -150,7 +150,7 @@ class Stdout(ReadEnd):
         self._kill = kill
         self._lines = LineBuffer(limits.line_bytes)
         self._flood = Flood()
-        self.has_flooded = False  # it was not read, or notifications were dropped
+        self.has_flooded = self._is_noted = False  # it was not read, or notifications were dropped
         self._release: asyncio.TimerHandle | None = None  # of what the flood holds
         self._allowance = limits.stdout_burst_bytes
         self._paused = Pause.NONE
@@ -171,7 +171,7 @@ class Stdout(ReadEnd):
         lines = flood.passed(read, now)
         size, count = len(data), data.count(b"\n")  # blank lines take time as well
         if lines is not read:
-            self.has_flooded = True
+            self.has_flooded = self.has_flooded or len(lines) < len(read)
             size -= spared_bytes(sum(map(len, read)) - sum(map(len, lines)))
             count -= len(read) - len(lines)
         self._allowance -= max(size, LEAST_LINE_BYTES * count)
@@ -322,6 +322,13 @@ class Stdout(ReadEnd):
     def is_flooding(self) -> bool:
         """Whether it is not read because it has written too much."""
         return bool(self._paused & Pause.FLOOD)
+
+    def note_flood(self, process_id: str) -> None:
+        """Logs the first time that it is read more slowly."""
+        if self.is_flooding and not self._is_noted:
+            self._is_noted = True
+            what = "A backend process writes more than it is asked for: it is read more slowly"
+            logger.warning(what, extra={"backend_process": process_id})
 
     def refill(self, seconds: float) -> None:
         """Grants what the sustained rate allows in this time."""

@@ -99,7 +99,7 @@ class BackendProcess:
         self._group: Group | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
-        self._has_flooded, self._bad_looks = False, 0
+        self._bad_looks = 0
         self._started_at = self._swept_at
         self._leased_at: float | None = None
         self.confined: Confined | None = None
@@ -325,7 +325,7 @@ class BackendProcess:
 
     def sweep(self, now: float) -> None:
         """Checks for floods, stalls and closed pipes; to be called a few times a second."""
-        self._note_flood()
+        self._stdout.note_flood(self.id)
         self._stdout.refill(now - self._swept_at)
         self._swept_at = now
         if self.is_stopping():
@@ -335,13 +335,6 @@ class BackendProcess:
         self._bad_looks = self._bad_looks + 1 if is_stalled or is_mute else 0
         if self._bad_looks > 1:  # at the first after a standstill of this node it may be the node that is behind
             self.kill("does not read its input" if is_stalled else "closed its input or output and lived on")
-
-    def _note_flood(self) -> None:
-        """Logs the first time that it is read more slowly."""
-        if self._stdout.is_flooding and not self._has_flooded:
-            self._has_flooded = True
-            what = "A backend process writes more than it is asked for: it is read more slowly"
-            logger.warning(what, extra={"backend_process": self.id})
 
     def _mute_since(self) -> float | None:
         """When it closed its input or output; normally it ends at once."""
