@@ -108,10 +108,10 @@ def findings(
     Programs look for many files and try calls that they can do without. So a file counts if the registration of the
     backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
     """
-    asked, besides = _read(log), besides or Asked()
+    asked, besides = _read(log, has_found_server=of_words(stderr) is not None), besides or Asked()
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
-    text, distrusts = "\n".join([registered, *stderr]), of_words(stderr) is not None
+    text = "\n".join([registered, *stderr])
     addresses, named, calls, files = _proxied(besides.refused), list[Missed](), list[Missed](), list[Missed]()
     for each, count in asked:
         kind, what = each["kind"], each["what"]
@@ -119,8 +119,6 @@ def findings(
             addresses.append(Missed("address", _UNKNOWN, None, count, None, note=_WEB_OR_HOST))
         elif kind == "system call":
             calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
-        elif kind == "address" and what == _NAMES and distrusts:
-            continue  # it has reached the server, without a look-up of its own
         elif kind == "address":
             network, note = _direct(what, spec.sandbox.network, each, has_proxy=besides.has_proxy)
             addresses.append(Missed(kind, what, None, count, _entry(network), note=note))
@@ -154,8 +152,9 @@ def _missed_file(each: Mapping[str, Any], count: int, *, is_named: bool) -> Miss
     return Missed("file", shown, access, count, entry if shown == what else None)
 
 
-def _read(log: bytes) -> list[tuple[dict[str, Any], int]]:
-    """What was asked for and how often, last first. The last line may be incomplete."""
+def _read(log: bytes, *, has_found_server: bool) -> list[tuple[dict[str, Any], int]]:
+    """What was asked for and how often, last first. The last line may be incomplete. Who has found the server, and does
+    not trust it, did not miss the look-up of its name."""
     entries, lines = list[dict[str, Any]](), list[int]()
     for line in log.split(b"\n")[:-1]:
         if line.isdigit():
@@ -164,7 +163,10 @@ def _read(log: bytes) -> list[tuple[dict[str, Any], int]]:
             lines.append(len(entries))
             entries.append(json.loads(line))
     counts = Counter(lines)
-    return [(entries[index], counts[index]) for index in islice(dict.fromkeys(reversed(lines)), _LOOKED_AT)]
+    last = list(islice(dict.fromkeys(reversed(lines)), _LOOKED_AT))
+    return [
+        (entries[index], counts[index]) for index in last if not (has_found_server and entries[index]["what"] == _NAMES)
+    ]
 
 
 def reaching_out(tools: Iterable[object]) -> list[str]:
