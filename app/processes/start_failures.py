@@ -9,13 +9,16 @@ from app.processes.link import CHECK_HINT, RAISING
 from app.processes.own_homes import HomeFull
 from app.sandbox.sandboxes import SandboxUnavailable
 from app.spawner.client import SpawnFailed
+from app.spawner.wire import WRAPPER_STAGE
 
 logger = logging.getLogger(__name__)
 
+_NO_MORE = "Resource temporarily unavailable"
+_WRAPPED = 3  # a program with its wrapper, twice
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
     "Permission denied": "Is the command executable by the gateway's user?",
-    "Resource temporarily unavailable": (
+    _NO_MORE: (
         "The limit on processes and threads is reached: `pids.max` of the container, TasksMax of the service, or "
         "`ulimit -u`."
     ),
@@ -42,6 +45,10 @@ def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     if error.stage == "chdir":  # the answer names the registered cwd: clients must not learn paths of this node
         message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
         return BackendExited(message, started=False, hint=_CWD_HINT)
+    pids = spec.limits.pids
+    if error.stage == WRAPPER_STAGE and _NO_MORE in error.message and pids is not None and pids < _WRAPPED:
+        message = f"its {pids} processes and threads (limits.pids) are too few for its sandbox, which takes {_WRAPPED}"
+        return BackendExited(message, started=False, hint=RAISING["pids"], limit="pids")
     if error.stage in _OF_THE_SANDBOX:  # as above
         return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=CHECK_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)

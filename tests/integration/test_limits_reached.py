@@ -53,6 +53,15 @@ async def test_the_limit_at_which_a_server_dies_is_named_everywhere(
     assert named in kept["detail"]
 
 
+def test_too_few_processes_for_a_sandbox_are_no_fault_of_the_sandbox(gateway: Gateway) -> None:
+    needs_pids(gateway)
+    _, failure = backend(gateway, "", limits={"pids": 1})
+    if "exit status" in failure["detail"]:
+        pytest.skip("a sandbox takes no process here")
+    assert failure["detail"].startswith("its 1 processes and threads (limits.pids) are too few")
+    assert "limits.pids" in failure["hint"]
+
+
 def test_a_check_of_a_server_that_lives_on_at_a_limit_and_says_nothing_names_it(gateway: Gateway) -> None:
     needs_pids(gateway)
     _, failure = backend(gateway, PATIENT, timeouts={"initialize_s": 3})

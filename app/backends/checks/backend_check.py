@@ -47,6 +47,8 @@ MAX_TEXT = 200
 MAX_REACHING = 5  # tools that are named
 SUFFIX = ":check"  # of the name under which the pool counts the process: no backend can have this name
 
+_OF_THE_REGISTRATION = ("sandbox.", "which no sandbox opens")
+_DOCTOR_HINT = "`trunkline doctor`, run as the gateway's user on this node, says what works of a sandbox here."
 _SANDBOX_HINT = "Change the backend's `sandbox`, or what this node has there; docs/security.md, what a process sees."
 _FORK_HINT = "Its sessions get processes that are executed. `start: exec` says so; docs/forking.md, what can be forked."
 
@@ -154,7 +156,9 @@ async def _at_its_limit(failure: Failure, error: Exception, process: BackendProc
     """With the limit that the process had reached, whether or not it has ended by that."""
     if isinstance(error, BackendExited):
         if error.hint == CHECK_HINT and error.stderr:  # which is for those who have not checked it yet
-            return replace(failure, detail=f"{failure.detail}: {error.stderr[0]}", hint=_SANDBOX_HINT)
+            is_declared = any(words in error.stderr[0] for words in _OF_THE_REGISTRATION)
+            hint = _SANDBOX_HINT if is_declared else _DOCTOR_HINT
+            return replace(failure, detail=f"{failure.detail}: {error.stderr[0]}", hint=hint)
         return replace(failure, limit=error.limit)
     if process is None:
         return failure
