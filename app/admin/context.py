@@ -26,6 +26,7 @@ from app.limits.rate_limiter import RateLimiter
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.sandbox.report import SandboxView
+from app.search.index import Hit
 from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
@@ -118,8 +119,14 @@ class NodeView(Protocol):
 class Offered(Protocol):
     """What toolsets show (`links.toolsets.Toolsets`)."""
 
-    async def listing(self, spec: BackendSpec) -> ToolsetListing:
+    async def listing(self, spec: BackendSpec, *, is_searched: bool = False) -> ToolsetListing:
         """What this toolset shows now. Members that nobody has asked yet are asked. Raises StorageUnavailable."""
+
+    async def everything(self, tenant: str, offers: Mapping[str, Offer]) -> ToolsetListing:
+        """All of this, by backend, to be searched."""
+
+    async def search(self, tenant: str, listing: ToolsetListing, query: str, limit: int) -> Sequence[Hit]:
+        """What a query means of it."""
 
     def problem(self, key: tuple[str, str]) -> str | None:
         """Why a backend did not say what it offers, in words."""

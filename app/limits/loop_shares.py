@@ -8,13 +8,14 @@ for others at least as long. Nothing is refused for it but more waiting requests
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from app.errors import RateLimited
 from app.limit_reached import FIXED, LimitReached
 from app.metrics import Metrics
+from app.search.work import Work
 
 PIECE_S = 0.005
 SHARE = 0.2  # of the loop's time, for good
@@ -25,7 +26,6 @@ MAX_TENANTS = 1000  # whose use is known; above, the one that used the loop long
 MAX_WAITING = 256  # requests of a tenant; readers wait beside them, one for each process and upstream session
 
 T = TypeVar("T")
-Work = Generator[None, None, T]  # yields wherever it may be interrupted, at least every millisecond
 
 
 class LoopUses:

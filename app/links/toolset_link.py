@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 import msgspec
 
 from app.errors import GatewayError
+from app.limits.loop_shares import LoopShares
 from app.links.bridged import BridgedSession
 from app.links.era import Era
 from app.links.linked_recipes import LinkedRecipes
@@ -75,13 +75,15 @@ class ToolsetSession(BridgedSession, Protocol):
 
 
 class Front(NamedTuple):
-    """What the session sees. `tenant` is for the log, `room` for the results of recipes, shared by all sessions."""
+    """What the session sees. `room`: for the results of recipes, shared by all sessions, as `shares` is: the tenant's
+    share of the loop."""
 
     about: About
     listing: ToolsetListing
     search: Search
     tenant: str
     room: Room
+    shares: LoopShares
 
 
 class ToolsetLink:
@@ -102,6 +104,7 @@ class ToolsetLink:
         runs = RecipeRuns(self._fan_out, time.monotonic, front.room)
         self._recipes = LinkedRecipes(where, runs, self._carry_out_all, metrics)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
+        self._tenant, self._shares = front.tenant, front.shares
         self._ends_with_member = ends_with_member
         self._listener: ToolsetSession | None = None
         self._speaking: ToolsetMember | None = None
@@ -343,11 +346,11 @@ class ToolsetLink:
             self._carry_out_all(self._fan_out.show(listing, change))
 
     async def _listing_with(self, index: int, offer: Offer) -> ToolsetListing:
-        """Made in a thread: there may be thousands of tools, in many sessions at once. Again, if the toolset shows
+        """Made in pieces: there may be thousands of tools, in many sessions at once. Again, if the toolset shows
         something else by then: somebody may have approved or rejected a tool."""
         while (shown := self.listing).members[index].offer != offer:
             known = Known(offer, await self._seats[index].withheld(offer))
-            listing = await anyio.to_thread.run_sync(shown.with_offer, index, known)
+            listing = await self._shares.in_pieces(self._tenant, shown.with_offer(index, known))
             if self.listing is shown:
                 return listing
         return shown  # with what is withheld of the same: whoever decides otherwise tells this session

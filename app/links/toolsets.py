@@ -4,14 +4,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
-from weakref import WeakKeyDictionary
+from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import anyio
 import anyio.abc
-import anyio.to_thread
 
 from app.domain import BackendSpec, Guide, Limits, Member, Principal, Selection
 from app.errors import BackendUnavailable, GatewayError
+from app.limits.loop_shares import LoopShares
 from app.links.era import Era
 from app.links.source import LinkLease
 from app.links.toolset_link import Front, Seat, ToolsetLink
@@ -19,14 +20,20 @@ from app.metrics import Metrics
 from app.protocol.recipes.recipe import Recipe
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
+from app.protocol.toolset.member_tools import MemberTools
 from app.protocol.toolset.offer import Known, Offer
 from app.protocol.toolset.own import Own
 from app.protocol.toolset.recipe_runs import Room
 from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
+from app.search.index import Hit
 from app.search.learned import Learned
+from app.search.work import Work, finished
+from app.single_flight import SingleFlight
 
 MAX_LISTINGS = 1000  # kept; the oldest is forgotten
-MAX_LISTED_BYTES = 256 << 20  # of all lists that are kept, but for the newest
+MAX_LISTED_BYTES = 256 << 20  # of all lists that are kept and their indexes, but for the newest
+EVERYTHING = ""  # in place of a toolset's name: all that the tenant's backends offer
+EVERYTHING_S = 30.0  # how long that is kept after a search
 MAX_ERAS = 10_000  # backends
 MAX_LEARNED = 256  # toolsets for which it is remembered what callers have found, with 256 KiB each
 
@@ -80,16 +87,46 @@ class Writings(Protocol):
         """As `of`, without waiting."""
 
 
+class Plan(NamedTuple):
+    """A listing to be made. `of`: what it is made of: it is current as long as all of these are the same objects."""
+
+    spec: BackendSpec | None
+    of: tuple[object, ...]
+    members: Sequence[Shown]
+    own: Own | None
+
+    def is_of(self, other: "Plan") -> bool:
+        """Whether both would make the same."""
+        same = len(self.of) == len(other.of) and all(map(_is, self.of, other.of))
+        return same and self.spec == other.spec
+
+
+class Kept(NamedTuple):
+    """A listing that was made. `size` as it is counted."""
+
+    plan: Plan
+    listing: ToolsetListing
+    size: int
+
+
 class Toolsets:
     """Knows the open links, to end or change them. A backend of which only some tools are shown is a toolset of one."""
 
-    def __init__(self, find: Find, offers: Offers, writings: Writings, metrics: Metrics) -> None:
+    def __init__(
+        self, find: Find, offers: Offers, writings: Writings, metrics: Metrics, shares: LoopShares | None = None
+    ) -> None:
         self._find, self._offers, self._writings, self._metrics = find, offers, writings, metrics
+        self._shares = shares or LoopShares()
         self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
         self._eras: dict[Key, Era] = {}
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
-        self._listings: dict[Key, tuple[BackendSpec, tuple[object, ...], ToolsetListing]] = {}
+        self._listings: dict[Key, Kept] = {}
         self._listed_bytes = 0
+        self._tools: WeakValueDictionary[tuple[str, str, str | None], MemberTools] = WeakValueDictionary()
+        self._making = SingleFlight[Key]()
+        self._to_index: dict[Key, tuple[BackendSpec, ToolsetListing]] = {}
+        self._has_to_index = anyio.Event()
+        self._searched_at: dict[str, float] = {}  # everything of a tenant
         self._room = Room()
 
     async def lease(
@@ -102,10 +139,8 @@ class Toolsets:
             StorageUnavailable: the database does not answer.
         """
         members = members_of(spec)
-        listing = await self.listing(spec)
         search = self._search_of(spec)
-        if search.terms is not None:
-            listing = await self._prepared(spec, listing)
+        listing = await self.listing(spec, is_searched=search.terms is not None)
         if spec.toolset is None and listing.members[0].offer is None:
             raise BackendUnavailable(self.problem(spec.key) or "the backend has not said what it offers")
         keys = tuple((spec.tenant, member.backend) for member in members)
@@ -119,7 +154,7 @@ class Toolsets:
             )
             for key in keys
         ]
-        front = Front(about_of(spec), listing, search, spec.tenant, self._room)
+        front = Front(about_of(spec), listing, search, spec.tenant, self._room, self._shares)
         link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
         self._links[link] = (spec, keys)
         return link
@@ -143,45 +178,122 @@ class Toolsets:
         self._learned[spec.key] = learned
         return Search(toolset.mode, Terms(toolset.always, learned, time.time))
 
-    async def listing(self, spec: BackendSpec) -> ToolsetListing:
-        """What this toolset shows now. The same object as long as nothing has changed."""
+    async def listing(self, spec: BackendSpec, *, is_searched: bool = False) -> ToolsetListing:
+        """What this toolset shows now: nobody tells a session that is not open yet of a tool that is rejected. The same
+        object as long as nothing has changed; `is_searched`: with its index."""
         if spec.toolset is not None:
             await self._writings.of(spec.tenant)
-        return self._listing(spec, await self._offers.of_members(spec.tenant, _names(spec)))
+        offers = await self._offers.of_members(spec.tenant, _names(spec))
 
-    async def _prepared(self, spec: BackendSpec, listing: ToolsetListing) -> ToolsetListing:
-        """To be searched; another one, if something else is shown by then: nobody tells a session that is not open yet
-        of a tool that is rejected."""
+        def plan() -> Plan:
+            nonlocal offers
+            cached = self._offers.cached(spec.tenant, _names(spec))
+            offers = [now or before for now, before in zip(cached, offers, strict=True)]  # it may be dropped meanwhile
+            return self._plan(spec, offers)
+
+        return await self._made(spec.key, plan, is_searched=is_searched)
+
+    async def everything(self, tenant: str, offers: Mapping[str, Offer]) -> ToolsetListing:
+        """All of this, by backend, to be searched: whatever is shown of it in toolsets, with the names that it would
+        have there by default. The same object as long as nothing has changed and somebody searches."""
+        self._searched_at[tenant] = time.monotonic()
+        self._has_to_index.set()
+        members = [
+            self._with_tools(tenant, Shown(name, offer, f"{name}_"[:32], Selection())) for name, offer in offers.items()
+        ]
+        plan = Plan(None, tuple(offers.values()), members, None)
+        return await self._made((tenant, EVERYTHING), lambda: plan, is_searched=True)
+
+    async def search(self, tenant: str, listing: ToolsetListing, query: str, limit: int) -> Sequence[Hit]:
+        """What a query means of it, best first, in this tenant's turns."""
+        found = await self._shares.in_pieces(tenant, listing.index.searching(query, limit))
+        return [hit for hit in found if listing.shows(hit.id)]
+
+    async def _made(self, key: Key, plan_now: Callable[[], Plan], *, is_searched: bool) -> ToolsetListing:
+        """Once for all who want the same. Made again, if the plan is another one by then."""
         while True:
-            await anyio.to_thread.run_sync(listing.prepare_search)
-            now = self._listing(spec, self._offers.cached(spec.tenant, _names(spec)))
-            if now is listing:
-                return listing
-            listing = now
+            plan = plan_now()
+            kept = self._kept(key, plan)
+            if kept is not None and (kept.is_indexed or not is_searched):
+                return kept
+            async with self._making.turn(key):
+                listing = self._kept(key, plan)
+                if listing is None:
+                    listing = await self._shares.in_pieces(key[0], self._work(key, plan))
+                if is_searched:
+                    await self._shares.in_pieces(key[0], listing.indexing())
+                if plan_now().is_of(plan):
+                    self._keep(key, plan, listing)
+                    return listing
 
-    def _listing(self, spec: BackendSpec, offers: Sequence[Known | None]) -> ToolsetListing:
-        written = self._writings.cached(spec.tenant)
-        made_of = (written, *offers)
-        kept = self._listings.get(spec.key)
-        if kept is not None and kept[0] == spec and all(map(_is, kept[1], made_of)):
-            return kept[2]
-        prefixed = spec.toolset is not None
-        listing = ToolsetListing(
-            [_shown(member, known, prefixed=prefixed) for member, known in zip(members_of(spec), offers, strict=True)],
-            _own(spec, written),
-            None if kept is None else kept[2],
-        )
-        self._forget(spec.key)
-        self._listings[spec.key] = (spec, made_of, listing)
-        self._listed_bytes += listing.size
+    def _plan(self, spec: BackendSpec, offers: Sequence[Known | None]) -> Plan:
+        written, prefixed = self._writings.cached(spec.tenant), spec.toolset is not None
+        members = [
+            self._with_tools(spec.tenant, _shown(member, known, prefixed=prefixed))
+            for member, known in zip(members_of(spec), offers, strict=True)
+        ]
+        return Plan(spec, (written, *offers), members, _own(spec, written))
+
+    def _with_tools(self, tenant: str, member: Shown) -> Shown:
+        """With what was made for another listing that has the same."""
+        known = self._tools.get((tenant, member.name, member.prefix))
+        if known is None or member.offer is None or not known.is_of(member.offer, member.prefix, member.selection):
+            return member
+        return member._replace(tools=known)
+
+    def _work(self, key: Key, plan: Plan) -> Work[ToolsetListing]:
+        before = self._listings.get(key)
+        return ToolsetListing.making(plan.members, plan.own, None if before is None else before.listing)
+
+    def _kept(self, key: Key, plan: Plan) -> ToolsetListing | None:
+        kept = self._listings.get(key)
+        return kept.listing if kept is not None and kept.plan.is_of(plan) else None
+
+    def _keep(self, key: Key, plan: Plan, listing: ToolsetListing) -> None:
+        for each in listing.members:
+            if each.tools is not None:
+                self._tools[key[0], each.name, each.prefix] = each.tools
+        self._forget(key)
+        self._listings[key] = kept = Kept(plan, listing, listing.size)
+        self._listed_bytes += kept.size
         while len(self._listings) > MAX_LISTINGS or (self._listed_bytes > MAX_LISTED_BYTES and len(self._listings) > 1):
             self._forget(next(iter(self._listings)))
+
+    def _listing(self, spec: BackendSpec, offers: Sequence[Known | None]) -> ToolsetListing:
+        """At once, for open sessions: what is rejected is gone from them when this returns."""
+        plan = self._plan(spec, offers)
+        listing = self._kept(spec.key, plan)
+        if listing is None:
+            with self._shares.measured(spec.tenant):
+                listing = finished(self._work(spec.key, plan))
+                self._keep(spec.key, plan, listing)
+        if not listing.is_indexed and self._search_of(spec).terms is not None:
+            self._to_index[spec.key] = spec, listing
+            self._has_to_index.set()
         return listing
+
+    async def run(self) -> None:
+        """Indexes what has changed in open sessions, and forgets what nobody searches any more, until cancelled."""
+        while True:
+            with anyio.move_on_after(EVERYTHING_S if self._searched_at else None):
+                await self._has_to_index.wait()
+            self._has_to_index = anyio.Event()
+            since = time.monotonic() - EVERYTHING_S
+            for tenant in [each for each, at in self._searched_at.items() if at <= since]:
+                del self._searched_at[tenant]
+                self._forget((tenant, EVERYTHING))
+            while self._to_index:
+                key, (spec, listing) = self._to_index.popitem()
+                async with self._making.turn(key):
+                    await self._shares.in_pieces(spec.tenant, listing.indexing())
+                kept = self._listings.get(key)
+                if kept is not None and kept.listing is listing:
+                    self._keep(key, kept.plan, listing)  # with the size of its index
 
     def _forget(self, key: Key) -> None:
         kept = self._listings.pop(key, None)
         if kept is not None:
-            self._listed_bytes -= kept[2].size
+            self._listed_bytes -= kept.size
 
     async def _lease_member(self, key: Key, spec: BackendSpec, principal: Principal, lease_one: LeaseOne) -> LinkLease:
         """Looks the backend up each time: it may have been changed, switched off, removed or replaced since."""

@@ -201,6 +201,7 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
         "look up limits": processes.budgets.run,
         "ask backends what they offer": processes.catalog.run,
         "keep what backends offer": processes.knowledge.run,
+        "index what toolsets show": processes.toolsets.run,
         "measure memory": processes.memory.run,
         "note activity": watching.activity.run,
         "look for problems": watching.problems.run,

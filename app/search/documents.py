@@ -7,6 +7,7 @@ from app.search.words import split_name, term_of, words_of
 
 # How many times a word of the field counts.
 NAME, SOURCE = 3, 2
+MAX_COUNT = 12  # of a word in a document: who repeats it gains no more
 
 # Characters of each field that are read; what comes after them finds nothing.
 MAX_NAME = 256
@@ -44,17 +45,25 @@ class Definition(NamedTuple):
 
 
 class Document:
-    """The words of a definition. `source` is shared by all that are from there. It keeps none of the texts."""
+    """The words of a definition. `source` is shared by all that are from there. It keeps none of the texts, and of each
+    term eight bytes and one: a dictionary would take forty."""
 
-    __slots__ = ("counts", "id", "length", "source")
+    __slots__ = ("_times", "id", "length", "source", "terms")
 
     def __init__(self, document_id: str, source: Source, definition: Definition) -> None:
         name, title, description, input_schema, kind = definition
         rest = f"{_text(description, MAX_DESCRIPTION)} {_parameters(input_schema)} {'' if kind == 'tool' else kind}"
         self.id = document_id
         self.source = source
-        self.counts = _count(_name(name, title) * NAME + words_of(rest))
-        self.length = self.counts.total() + source.length
+        counts = _count(_name(name, title) * NAME + words_of(rest))
+        self.length = counts.total() + source.length
+        self.terms = tuple(counts)
+        self._times = bytes(min(each, MAX_COUNT) for each in counts.values())
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By term, how often it counts, up to MAX_COUNT."""
+        return dict(zip(self.terms, self._times, strict=True))
 
 
 def _name(name: str, title: object) -> list[str]:

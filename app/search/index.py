@@ -4,16 +4,18 @@ Made anew when the documents change. Nothing in it is changed afterwards but wha
 """
 
 import math
+from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from app.search.documents import Document, Source
+from app.search.documents import MAX_COUNT, Document, Source
 from app.search.synonyms import SYNONYMS
 from app.search.words import terms_of
+from app.search.work import Work, finished
 
 # Limits. What is over one is not found, or not by that word; nothing is refused for its size.
 MAX_DOCUMENTS = 10_000  # later ones are not found: `left_out` says how many
@@ -21,9 +23,12 @@ MAX_QUERY_TERMS = 32  # different ones; the first count
 MAX_LIMIT = 50
 DOCUMENTS_OF_A_TERM = 300  # that a query looks at: those that the word says most about
 DOCUMENTS_OF_A_SYNONYM = 50
+MAX_WEIGHED = (
+    100_000  # documents of terms that were asked for, whose weights are remembered: then all are weighed again
+)
+AT_ONCE = 16  # documents between two points at which the work can be interrupted
 
 SYNONYM = 0.3  # what a synonym counts, of the word itself
-MAX_COUNT = 12  # of a word in a document: who repeats it gains no more
 SATURATION = 3.0  # BM25's k1: the weight at which a word has half of its effect
 MOST_EVIDENCE = 0.3  # what learning can add to a score, of the best score
 NEARLY = 0.9  # of the best score: what learning does not replace by something else
@@ -31,6 +36,7 @@ LENGTH = 0.6  # BM25's b: how far long documents count as long
 
 Impacts = list[tuple[int, float]]
 NOTHING: Impacts = []
+_NONE = array("I")  # of a document's number and, in four bits, how often it has the term
 NO_EVIDENCE: Mapping[str, float] = MappingProxyType({})
 
 
@@ -42,26 +48,45 @@ class Hit(NamedTuple):
 class ToolIndex:
     """Which of the documents a query means, by ids, best first."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
-        """Raises ValueError if two documents have the same id."""
+    def __init__(self, documents: Sequence[Document], beyond: int = 0) -> None:
+        """`beyond`: how many more there are, which are not found. Raises ValueError: two documents have the same id."""
+        finished(self._making(documents, beyond))
+
+    @classmethod
+    def making(cls, documents: Sequence[Document], beyond: int = 0) -> Work[Self]:
+        """As the constructor, in pieces of a fraction of a millisecond."""
+        index = cls.__new__(cls)
+        yield from index._making(documents, beyond)  # noqa: SLF001 - its own
+        return index
+
+    def _making(self, documents: Sequence[Document], beyond: int) -> Work[None]:
         self._documents = documents[:MAX_DOCUMENTS]
-        self.left_out = len(documents) - len(self._documents)
-        self._postings: defaultdict[str, list[int]] = defaultdict(list)  # by term: which documents have it
+        self.left_out = len(documents) - len(self._documents) + beyond
+        self._postings: defaultdict[str, array[int]] = defaultdict(_NONE.__copy__)  # by term: where, and how often
         self._sources: defaultdict[Source, list[int]] = defaultdict(list)  # which documents are from there
-        self._impacts: dict[str, Impacts] = {}  # of terms that were asked for: at most as many as there are postings
+        self._impacts: dict[str, Impacts] = {}  # of terms that were asked for
+        self._weighed = 0  # documents in them
         for number, each in enumerate(self._documents):
             self._sources[each.source].append(number)
-            for term in each.counts:
-                self._postings[term].append(number)
+            for term, count in each.counts.items():
+                self._postings[term].append(number << 4 | count)
+            if not number % AT_ONCE:
+                yield
         self._sources_of: defaultdict[str, list[Source]] = defaultdict(list)  # by term
         for source in self._sources:
             for term in source.counts:
                 self._sources_of[term].append(source)
+        yield
         self._numbers = {each.id: number for number, each in enumerate(self._documents)}
         if len(self._numbers) < len(self._documents):
             raise ValueError("Two documents have the same id")
         mean = max(1, sum(each.length for each in self._documents)) / max(1, len(self._documents))
         self._norms = [SATURATION * (1 - LENGTH + LENGTH * each.length / mean) for each in self._documents]
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return sum(500 + 13 * len(each.terms) for each in self._documents) + 250 * len(self._postings)
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -75,8 +100,12 @@ class ToolIndex:
         Without a word that says something, or that a document has, there are no hits but those that `evidence` (of
         `Learned`) speaks for. It reorders what is shown, and replaces at most two fifths of it, the last ones.
         """
+        return finished(self.searching(query, limit, evidence))
+
+    def searching(self, query: str, limit: int = 5, evidence: Mapping[str, float] = NO_EVIDENCE) -> Work[list[Hit]]:
+        """As `search`, in pieces of at most a few milliseconds: a word that all documents have."""
         limit = max(1, min(limit, MAX_LIMIT))
-        scores = self._scores(self._terms(query))
+        scores = yield from self._scores(self._terms(query))
         shown = self._best(scores, limit)
         if evidence:
             shown = self._with(evidence, scores, shown, limit)
@@ -90,7 +119,7 @@ class ToolIndex:
                 found.setdefault(other, SYNONYM)
         return found
 
-    def _scores(self, terms: dict[str, float]) -> dict[int, float]:
+    def _scores(self, terms: dict[str, float]) -> Work[dict[int, float]]:
         """By number of the document."""
         found: dict[int, float] = {}
         for term, weight in terms.items():
@@ -101,6 +130,7 @@ class ToolIndex:
             else:
                 for number, impact in impacts[:DOCUMENTS_OF_A_SYNONYM]:
                     found[number] = found.get(number, 0.0) + impact * weight
+            yield
         return found
 
     def _best(self, scores: Mapping[int, float], limit: int) -> Impacts:
@@ -131,9 +161,10 @@ class ToolIndex:
         return sorted(kept.items(), key=_rank)
 
     def _weigh(self, term: str) -> Impacts:
-        """The documents of a term with what it counts in each, highest first. Remembered: they do not change."""
+        """The documents of a term with what it counts in each, highest first. Remembered, up to a number: they do not
+        change."""
         documents = self._documents
-        counts = {number: documents[number].counts[term] for number in self._postings.get(term, ())}
+        counts = {posting >> 4: posting & 15 for posting in self._postings.get(term, ())}
         for source in self._sources_of.get(term, ()):
             count = source.counts[term]
             for number in self._sources[source]:
@@ -148,7 +179,11 @@ class ToolIndex:
         ]
         impacts.sort(key=itemgetter(1), reverse=True)
         del impacts[DOCUMENTS_OF_A_TERM:]
+        if self._weighed + len(impacts) > MAX_WEIGHED:
+            self._impacts.clear()
+            self._weighed = 0
         self._impacts[term] = impacts
+        self._weighed += len(impacts)
         return impacts
 
 

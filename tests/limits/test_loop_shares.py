@@ -19,9 +19,9 @@ from app.limits.loop_shares import (
     SHARE,
     LoopShares,
     LoopUses,
-    Work,
 )
 from app.metrics import Metrics
+from app.search.work import Work
 
 
 class Clock:

@@ -159,4 +159,32 @@ FAULTS_OF_TOOLSETS = (
         "pass",
         ("tests/links/test_linked_recipes.py",),
     ),
+    Fault(
+        "each search makes what it searches anew",
+        "app/links/toolsets.py",
+        "                listing = self._kept(key, plan)\n",
+        "                listing = None\n",
+        ("tests/links/test_toolsets.py",),
+    ),
+    Fault(
+        "each toolset has its own copy of its members' definitions",
+        "app/links/toolsets.py",
+        "        return member._replace(tools=known)\n",
+        "        return member\n",
+        ("tests/links/test_toolsets.py",),
+    ),
+    Fault(
+        "what nobody searches any more is kept",
+        "app/links/toolsets.py",
+        "                self._forget((tenant, EVERYTHING))\n",
+        "                pass\n",
+        ("tests/links/test_toolsets.py",),
+    ),
+    Fault(
+        "weights of words are remembered without a limit",
+        "app/search/index.py",
+        "if self._weighed + len(impacts) > MAX_WEIGHED:",
+        "if False:",
+        ("tests/search/test_index.py",),
+    ),
 )

@@ -146,3 +146,18 @@ def test_a_word_that_nearly_all_have_finds_the_best_of_them(monkeypatch: pytest.
     described = [document(str(each), WEATHER, "x", "file " + "word " * each) for each in range(9, 1, -1)]
     index = ToolIndex([*described, document("named", WEATHER, "file")])
     assert ids("file", 5, index) == ["named", "2"]
+
+
+def test_weights_that_are_remembered_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "MAX_WEIGHED", 10)
+    index = ToolIndex([Document(f"{n}", Source("any"), Definition(f"{n}", None, f"common word{n}")) for n in range(8)])
+    for n in range(8):
+        assert index.search(f"word{n}")[0].id == f"{n}"
+        assert len(index.search("common", 50)) == 8
+    assert sum(map(len, index._impacts.values())) <= 10
+
+
+def test_a_search_can_be_interrupted_between_its_words() -> None:
+    index = ToolIndex([Document("1", Source("any"), Definition("one", None, "alpha beta gamma"))])
+    work = index.searching("alpha beta gamma")
+    assert len(list(work)) >= 3

@@ -101,7 +101,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     upstreams = await open_upstreams(opening, credentials, failures)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.guides, records.recipes)
-    toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics)
+    toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics, opening.shares)
     catalog.changed.listen(toolsets.offer_changed)
     knowledge.changed.listen(toolsets.writings_changed)
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams, find=records.directory.find))

@@ -1,40 +1,45 @@
 """ToolsetListing: what a toolset shows of its members, and which member has what. Made anew when something changes."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from app.domain import Guide, Selection
-from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
+from app.protocol.jsonrpc import encode, members_of, object_in, string_of
 from app.protocol.recipes.recipe import definition
 from app.protocol.sse_format import one_line
-from app.protocol.toolset.names import shown_prompts, shown_tools
+from app.protocol.toolset.member_tools import AT_ONCE, MemberTools, by_name, renamed
+from app.protocol.toolset.names import shown_as, shown_prompts
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
 from app.search.documents import MAX_DESCRIPTION, Definition, Document
-from app.search.index import ToolIndex
+from app.search.index import MAX_DOCUMENTS, ToolIndex
 from app.search.reading import Reading
+from app.search.work import Work, finished
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
+MAX_VARIANTS = 8  # of what its tools are listed as: sessions of one toolset have one or two
 MAX_PROBLEMS = 20  # that are told
 _VARIABLES = re.compile(r"(?:\{[^{}]*\})+")
 _is_wide = re.compile(r"\{[^A-Za-z0-9_%]").search
-_OLD_UI_KEY = "ui/resourceUri"  # in `_meta` of a tool: the form of MCP Apps before `ui: {resourceUri}`
+FEW_TOOLS = 100  # with so many an index is made as soon as it is asked for: in 4 ms
 
 
 class Shown(NamedTuple):
     """One member: its name for people, what it offers (None: not known yet), and how that is shown. `prefix` as in
-    `shown_tools`; `withheld` as in `Known`."""
+    `names.shown_as`; `withheld` as in `Known`. `tools` are made if they are not known yet."""
 
     name: str
     offer: Offer | None
     prefix: str | None
     selection: Selection
     withheld: Mapping[str, str] = MappingProxyType({})
+    tools: MemberTools | None = None
 
 
 class Place(NamedTuple):
@@ -60,9 +65,26 @@ class ToolsetListing:
         self, members: Sequence[Shown], own: Own | None = None, before: "ToolsetListing | None" = None
     ) -> None:
         """`before` is what the toolset has shown so far: its index is a help for making the next one."""
-        self.members = tuple(members)
+        finished(self._making(members, own, before))
+
+    @classmethod
+    def making(
+        cls, members: Sequence[Shown], own: Own | None = None, before: "ToolsetListing | None" = None
+    ) -> Work[Self]:
+        """As the constructor, in pieces of a fraction of a millisecond."""
+        listing = cls.__new__(cls)
+        yield from listing._making(members, own, before)  # noqa: SLF001 - its own
+        return listing
+
+    def _making(self, members: Sequence[Shown], own: Own | None, before: "ToolsetListing | None") -> Work[None]:
         self.own = own or Own()
-        self._all = (*self.members, Shown(NAME, self.own.offer, None, Selection()))
+        made = list[Shown]()
+        for each in (*members, Shown(NAME, self.own.offer, None, Selection())):
+            tools = each.tools
+            if each.offer is not None and (tools is None or tools.offer is not each.offer):
+                tools = yield from MemberTools.making(each.offer, each.prefix, each.selection)
+            made.append(each._replace(tools=tools))
+        self.members, self._all = tuple(made[:-1]), tuple(made)
         self.clashes: list[str] = []
         self.hidden: list[str] = []
         self._tools: dict[str, Place | Withheld] = {name: Place(len(self.members), name) for name in self.own.recipes}
@@ -72,25 +94,44 @@ class ToolsetListing:
         self._templates: dict[str, int] = {}
         self._definitions: dict[str, bytes] = {}
         self._index: ToolIndex | None = None
+        self._earlier = None if before is None else before.ready_index
         self._reading: Reading | None = None if before is None else before.reading  # until there is an index: before's
-        self._results = {method: self._list(method) for method in LISTS}
+        self._items = dict[str, list[bytes]]()
+        self._results = dict[str, bytes]()  # those that were asked for
+        self._variants = dict[Hashable, bytes]()
+        for method in LISTS:
+            self._items[method] = yield from self._list(method)
 
-    def with_offer(self, member: int, known: Known) -> "ToolsetListing":
-        """The same, where one member offers something else."""
+    def with_offer(self, member: int, known: Known) -> "Work[ToolsetListing]":
+        """The same, where one member offers something else. In pieces, as `making`."""
         changed = list(self.members)
         changed[member] = changed[member]._replace(offer=known.offer, withheld=known.withheld)
-        return ToolsetListing(changed, self.own, self)
+        return ToolsetListing.making(changed, self.own, self)
 
     # --- for clients
 
     def result(self, method: str) -> bytes:
-        """The result of a list, as JSON. It has no pages."""
-        return self._results[method]
+        """The result of a list, as JSON: one object for all that ask. It has no pages."""
+        made = self._results.get(method)
+        if made is None:
+            items = b",".join(self._items[method])
+            made = self._results[method] = one_line(b'{"%b":[%b]}' % (LISTS[method][0].encode(), items))
+        return made
+
+    def variant(self, of: Hashable, make: Callable[[Self], bytes]) -> bytes:
+        """The result of a list in another form, one object for all that ask: `of` says which."""
+        made = self._variants.get(of)
+        if made is None:
+            if len(self._variants) >= MAX_VARIANTS:
+                del self._variants[next(iter(self._variants))]
+            made = self._variants[of] = make(self)
+        return made
 
     @property
     def size(self) -> int:
-        """Bytes of the lists that it has made."""
-        return sum(map(len, self._results.values()))
+        """Bytes of its lists, each item once alone and once in a result, and of its index."""
+        index = 0 if self._index is None else self._index.size
+        return index + 2 * sum(sum(map(len, items)) for items in self._items.values())
 
     @property
     def tools(self) -> list[str]:
@@ -108,28 +149,47 @@ class ToolsetListing:
 
     @property
     def index(self) -> ToolIndex:
-        """Finds tools that are shown, by their names, and guides, by their URIs. Made when it is first asked for: 10 ms
-        for 3,000 tools, and 40 ms for each thousand that are new."""
-        if self._index is None:
-            reading = Reading(self._reading)
-            sources = [reading.source(each.name, *_server_of(each.offer)) for each in self.members]
-            sources.append(reading.source("", None, None))
-            tools = [
-                reading.document(name, sources[place.member], text, partial(_definition_of, name, text))
-                for name, place in self._tools.items()
-                for text in ([self._definitions[name]] if isinstance(place, Place) else ())
-            ]
-            guides = [
-                Document(uri, sources[-1], Definition(each.name, each.title, _words_of(each), kind="guide"))
-                for uri, each in self.own.guides.items()
-            ]
-            reading.done()
-            self._index, self._reading = ToolIndex([*tools, *guides]), reading
-        return self._index
+        """Finds tools that are shown, by their names, and guides, by their URIs. Until `indexing` is done, that of what
+        was shown before, where there is much to read: it may find what is shown no more (`shows`)."""
+        if self._index is None and (self._earlier is None or len(self._tools) <= FEW_TOOLS):
+            finished(self.indexing())
+        index = self._index or self._earlier
+        assert index is not None
+        return index
 
-    def prepare_search(self) -> None:
-        """Makes the index, if nobody has. Call it in a thread: there may be thousands of definitions to read."""
-        len(self.index)
+    @property
+    def ready_index(self) -> ToolIndex | None:
+        """As `index`, without making one."""
+        return self._index or self._earlier
+
+    @property
+    def is_indexed(self) -> bool:
+        return self._index is not None
+
+    def shows(self, found: str) -> bool:
+        """Whether what an index has found, a tool or a guide, is shown."""
+        return found in self._definitions or found in self.own.guides
+
+    def indexing(self) -> Work[None]:
+        """Makes the index, if nobody has, in pieces: 10 ms for 3,000 tools, 40 ms for each thousand new."""
+        if self._index is not None:
+            return
+        reading = Reading(self._reading)
+        sources = [reading.source(each.name, *_server_of(each.offer)) for each in self.members]
+        sources.append(reading.source("", None, None))
+        documents = [
+            Document(uri, sources[-1], Definition(each.name, each.title, _words_of(each), kind="guide"))
+            for uri, each in self.own.guides.items()
+        ]
+        yield
+        found = list[Document]()
+        for name, text in islice(self._definitions.items(), max(0, MAX_DOCUMENTS - len(documents))):
+            source = sources[self._tools[name].member]
+            found.append(reading.document(name, source, text, partial(_definition_of, name, text)))
+            yield
+        reading.done()
+        index = yield from ToolIndex.making([*found, *documents], len(self._definitions) - len(found))
+        self._index, self._reading, self._earlier = index, reading, None
 
     @property
     def reading(self) -> Reading | None:
@@ -198,41 +258,38 @@ class ToolsetListing:
 
     # --- making it
 
-    def _list(self, method: str) -> bytes:
+    def _list(self, method: str) -> Work[list[bytes]]:
         items: list[bytes] = []
         for index in (len(self.members), *range(len(self.members))):
             member = self._all[index]
-            if member.offer is not None:
-                make = {TOOLS: self._show_tools, PROMPTS: self._show_prompts}.get(method, self._show_resources)
-                items += make(method, index, member.offer)
-        if method == TOOLS:
-            items = [*self._show_recipes(), *items]
-        return one_line(b'{"%b":[%b]}' % (LISTS[method][0].encode(), b",".join(items)))
+            if member.offer is not None and member.tools is not None:
+                if method == TOOLS:
+                    yield from self._show_tools(index, member.tools, items)
+                elif method == PROMPTS:
+                    yield from self._show_prompts(index, member.offer, items)
+                else:
+                    yield from self._show_resources(method, index, member.offer, items)
+        return [*self._show_recipes(), *items] if method == TOOLS else items
 
     def _show_recipes(self) -> list[bytes]:
         """After the tools that they call. Their names are taken before those of all members' tools."""
         if not self.own.recipes:
             return []
         called = {step.tool for each in self.own.recipes.values() for step in each.method.steps}
-        hints = {name: _hints_of(each) for name, each in self._definitions.items() if name in called}
+        hints = {name: _hints_of(self._definitions[name]) for name in called if name in self._definitions}
         made = {name: encode(definition(each, hints)) for name, each in self.own.recipes.items()}
         self._definitions |= made
         return list(made.values())
 
-    def _show_tools(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
+    def _show_tools(self, index: int, tools: MemberTools, items: list[bytes]) -> Work[None]:
         member = self._all[index]
-        tools = _by_name(offer.items(method))
-        named = shown_tools(member.selection, member.prefix, dict.fromkeys([*tools, *member.withheld]))
-        first = set(named.values())
-        for own in tools:
-            if own not in first and member.selection.shows(own):
-                _note(self.clashes, f"{member.name}: {own} is hidden: another tool is shown under its name")
-        for shown, own in named.items():
-            why = member.withheld.get(own)
-            if own not in tools and why is not None:  # approved, and gone
-                self._tools.setdefault(shown, Withheld(index, why))
-            elif self._is_free(self._tools, shown, "tool", index):
-                app = _app_of(tools[own])
+        for own in tools.displaced[:MAX_PROBLEMS]:
+            _note(self.clashes, f"{member.name}: {own} is hidden: another tool is shown under its name")
+        for number, (shown, own, app, text) in enumerate(tools.shown):
+            if not number % FEW_TOOLS:
+                yield
+            if self._is_free(self._tools, shown, "tool", index):
+                why = member.withheld.get(own)
                 if why is not None:
                     self._tools[shown] = Withheld(index, why)
                     self._uris_of_withheld.update([app] if app is not None else [])
@@ -240,26 +297,32 @@ class ToolsetListing:
                 self._tools[shown] = Place(index, own)
                 if app is not None:
                     self._uris_of_apps.setdefault(app, index)
-                self._definitions[shown] = _renamed(tools[own], own, shown, member.selection.describe.get(own))
-                yield self._definitions[shown]
+                self._definitions[shown] = text
+                items.append(text)
+        for own, why in tools.gone(member.withheld):
+            self._tools.setdefault(shown_as(member.selection.rename.get(own, own), member.prefix), Withheld(index, why))
 
-    def _show_prompts(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
-        prompts = _by_name(offer.items(method))
-        for shown, own in shown_prompts(self._all[index].prefix, prompts).items():
+    def _show_prompts(self, index: int, offer: Offer, items: list[bytes]) -> Work[None]:
+        prompts = yield from by_name(offer.items(PROMPTS))
+        for number, (shown, own) in enumerate(shown_prompts(self._all[index].prefix, prompts).items()):
+            if not number % AT_ONCE:
+                yield
             if self._is_free(self._prompts, shown, "prompt", index):
                 self._prompts[shown] = Place(index, own)
-                yield _renamed(prompts[own], own, shown, None)
+                items.append(renamed(prompts[own], members_of(prompts[own]), own, shown, None))
 
-    def _show_resources(self, method: str, index: int, offer: Offer) -> Iterable[bytes]:
+    def _show_resources(self, method: str, index: int, offer: Offer, items: list[bytes]) -> Work[None]:
         """Resources keep their URIs."""
         key, taken = ("uri", self._uris) if method == RESOURCES else ("uriTemplate", self._templates)
-        for item in offer.items(method):
+        for number, item in enumerate(offer.items(method)):
+            if not number % AT_ONCE:
+                yield
             uri = string_of(members_of(item).get(key))
             if uri is None:
                 continue
             if uri not in taken:
                 taken[uri] = index
-                yield bytes(item)
+                items.append(bytes(item))
             elif taken[uri] != index:
                 words = f"{self._name(index)}: {uri} is hidden: {self._name(taken[uri])} has it too"
                 _note(self.hidden, words)
@@ -308,32 +371,6 @@ def _hints_of(definition: bytes) -> dict[str, Any]:
 def _note(problems: list[str], words: str) -> None:
     if len(problems) < MAX_PROBLEMS:
         problems.append(words[:300])
-
-
-def _by_name(items: Iterable[msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """Of two items with one name the first counts."""
-    named: dict[str, msgspec.Raw] = {}
-    for item in items:
-        name = string_of(members_of(item).get("name"))
-        if name is not None:
-            named.setdefault(name, item)
-    return named
-
-
-def _renamed(item: msgspec.Raw, own: str, shown: str, description: str | None) -> bytes:
-    """The item with another name and description; everything else as the member wrote it."""
-    if own == shown and description is None:
-        return bytes(item)
-    members: Params = {**members_of(item), "name": encoded(shown)}
-    if description is not None:
-        members["description"] = encoded(description)
-    return encode(members)
-
-
-def _app_of(tool: msgspec.Raw) -> str | None:
-    """The URI of the tool's user interface, which need not be in a list of resources."""
-    meta = object_in(members_of(tool), "_meta")
-    return string_of(object_in(meta, "ui").get("resourceUri")) or string_of(meta.get(_OLD_UI_KEY))
 
 
 def matches(template: str, uri: str) -> bool:

@@ -4,8 +4,6 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-from app.domain import Selection
-
 MAX_NAME = 64  # clients refuse longer names of tools, or cut them
 _DIGEST = 6
 
@@ -28,23 +26,14 @@ def accepted(name: str) -> str:
     return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
 
 
-def shown_tools(selection: Selection, prefix: str | None, tools: Iterable[str]) -> dict[str, str]:
-    """The member's own name of each shown tool, by the name that is shown: with this prefix, as clients accept it;
-    without one (None) as it is. Of two with one name the first is shown."""
-    shown: dict[str, str] = {}
-    for tool in tools:
-        if selection.shows(tool):
-            shown.setdefault(_shown(selection.rename.get(tool, tool), prefix), tool)
-    return shown
-
-
 def shown_prompts(prefix: str | None, prompts: Iterable[str]) -> dict[str, str]:
-    """As `shown_tools`: all prompts of a member are shown."""
+    """The member's own name of each prompt, by the name that is shown. Of two with one name the first is shown."""
     shown: dict[str, str] = {}
     for prompt in prompts:
-        shown.setdefault(_shown(prompt, prefix), prompt)
+        shown.setdefault(shown_as(prompt, prefix), prompt)
     return shown
 
 
-def _shown(name: str, prefix: str | None) -> str:
+def shown_as(name: str, prefix: str | None) -> str:
+    """As clients accept it: with the prefix; without one (None) as it is."""
     return name if prefix is None else accepted(prefix + name)

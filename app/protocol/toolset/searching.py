@@ -86,6 +86,9 @@ class Searching:
 
     def listed(self, listing: ToolsetListing) -> bytes:
         """The result of `tools/list`."""
+        return listing.variant(self._always, self._listed)
+
+    def _listed(self, listing: ToolsetListing) -> bytes:
         names = (name for name in listing.tools if _matches(name, self._always) and name not in (FIND, CALL))
         own = _OWN_WITH_GUIDES if listing.own.guides else _OWN
         return b'{"tools":[%b]}' % b",".join((*own, *(listing.definition(name) for name in names)))
@@ -97,11 +100,12 @@ class Searching:
         now = self._clock()
         self._recent.asked(query, now)
         evidence = {} if self._learned is None else self._learned.evidence(query, now)
-        hits = listing.index.search(query, _limit(arguments), evidence)
+        found = listing.index.search(query, _limit(arguments), evidence)
+        hits = [hit for hit in found if listing.shows(hit.id)]
         guides = [listing.own.found(hit.id) for hit in hits if hit.id in listing.own.guides]
-        found = b"[%b]" % b",".join(listing.definition(hit.id) for hit in hits if hit.id not in listing.own.guides)
-        structured: dict[str, Any] = {"tools": msgspec.Raw(found)}
-        texts = [found.decode() if hits else "No tool was found. Describe in other words what you want to do."]
+        tools = b"[%b]" % b",".join(listing.definition(hit.id) for hit in hits if hit.id not in listing.own.guides)
+        structured: dict[str, Any] = {"tools": msgspec.Raw(tools)}
+        texts = [tools.decode() if hits else "No tool was found. Describe in other words what you want to do."]
         if guides:
             structured["guides"] = guides
             texts.append(encode({"guides": guides}).decode())
@@ -129,7 +133,7 @@ def listed_for(search: Search, client: str, tools: int) -> tuple[Searching | Non
     list."""
     mode, terms = search
     if terms is not None and mode == "auto" and client in DEFERRING_CLIENTS:
-        return None, partial(_hinted, always=terms.always, hints=DEFERRING_CLIENTS[client])
+        return None, partial(_hinted, terms.always, DEFERRING_CLIENTS[client])
     if terms is None or (mode == "auto" and tools <= FEW_TOOLS):
         return None, whole
     searching = Searching(terms)
@@ -141,11 +145,15 @@ def whole(listing: ToolsetListing) -> bytes:
     return listing.result("tools/list")
 
 
-def _hinted(listing: ToolsetListing, always: tuple[str, ...], hints: Mapping[str, object]) -> bytes:
+def _hinted(always: tuple[str, ...], hints: Mapping[str, object], listing: ToolsetListing) -> bytes:
     """Every tool, those of `always` with the hints."""
-    tools = [(name, listing.definition(name)) for name in listing.tools]
-    marked = (_marked(tool, hints) if _matches(name, always) else tool for name, tool in tools)
-    return b'{"tools":[%b]}' % b",".join(marked)
+
+    def marked(listing: ToolsetListing) -> bytes:
+        tools = [(name, listing.definition(name)) for name in listing.tools]
+        shown = (_marked(tool, hints) if _matches(name, always) else tool for name, tool in tools)
+        return b'{"tools":[%b]}' % b",".join(shown)
+
+    return listing.variant((always, tuple(hints)), marked)
 
 
 def _marked(definition: bytes, hints: Mapping[str, object]) -> bytes:

@@ -16,6 +16,7 @@ from app.protocol.toolset.offer import Known
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, ToMember, ToSession
 from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
 from app.search.learned import Learned
+from app.search.work import finished
 from tests.protocol.toolset.offers import offer, shown, tool
 
 CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
@@ -271,7 +272,7 @@ def test_changes_of_a_members_lists_are_the_owners_business(fan):
     change = "notifications/resources/list_changed"
     assert out == ListsChanged(1, change, ("resources/list", "resources/templates/list"))
     made = offer("blue", capabilities=CAPABILITIES, tools=[tool("new")], prompts=[{"name": "p"}])
-    later = fan.listing.with_offer(1, Known(made))
+    later = finished(fan.listing.with_offer(1, Known(made)))
     told = [json.loads(each.line)["method"] for each in fan.show(later)]
     assert told == ["notifications/tools/list_changed", "notifications/resources/list_changed"]
     assert fan.show(later) == []

@@ -6,6 +6,7 @@ import pytest
 
 from app.protocol.toolset.listing import Place, ToolsetListing, Withheld, matches
 from app.protocol.toolset.offer import Known
+from app.search.work import finished
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
 
 
@@ -114,7 +115,7 @@ def test_no_template_takes_long():
 
 def test_a_changed_offer_makes_another_listing():
     listing = ToolsetListing([shown("red", offer("red", tools=[tool("a")])), shown("blue", None)])
-    later = listing.with_offer(1, Known(offer("blue", tools=[tool("b")])))
+    later = finished(listing.with_offer(1, Known(offer("blue", tools=[tool("b")]))))
     assert listing.tools == ["red_a"]
     assert later.tools == ["red_a", "blue_b"]
 
@@ -123,8 +124,8 @@ def test_a_search_after_a_change_finds_what_is_there_now():
     before = ToolsetListing(
         [shown("red", offer("red", tools=[tool("say")])), shown("blue", offer("blue", tools=[tool("rm")]))]
     )
-    before.prepare_search()
-    after = before.with_offer(1, Known(offer("blue", tools=[tool("fly")]), {}))
+    finished(before.indexing())
+    after = finished(before.with_offer(1, Known(offer("blue", tools=[tool("fly")]), {})))
     assert [hit.id for hit in after.index.search("fly")] == ["blue_fly"]
     assert after.index.search("rm") == []
     assert [hit.id for hit in after.index.search("say")] == ["red_say"]

@@ -3,7 +3,10 @@
 import pytest
 
 from app.domain import Selection
-from app.protocol.toolset.names import MAX_NAME, accepted, is_accepted, shown_prompts, shown_tools
+from app.protocol.toolset.member_tools import MemberTools
+from app.protocol.toolset.names import MAX_NAME, accepted, is_accepted, shown_prompts
+from app.search.work import finished
+from tests.protocol.toolset.offers import offer, tool
 
 
 @pytest.mark.parametrize("name", ["a", "get-time", "A_1", "x" * 64])
@@ -21,6 +24,11 @@ def test_long_names_that_differ_at_their_end_stay_different():
     shown = {accepted("x" * 80 + end) for end in "abc"}
     assert len(shown) == 3
     assert all(len(name) == MAX_NAME for name in shown)
+
+
+def shown_tools(selection, prefix, names):
+    made = MemberTools.making(offer("m", tools=[tool(name) for name in names]), prefix, selection)
+    return {each.shown: each.own for each in finished(made).shown}
 
 
 def test_a_selection_means_the_members_own_names():

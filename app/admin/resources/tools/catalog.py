@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-import anyio.to_thread
 import msgspec
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
@@ -14,10 +13,10 @@ from app.admin.paging import AskedPage, Page
 from app.admin.resources.tools.toolsets import find_toolset
 from app.admin.route import ResourceRouter
 from app.catalog.entries import Entry
-from app.domain import Selection, is_name
+from app.domain import is_name
 from app.errors import BackendNotFound
 from app.protocol.jsonrpc import members_of, string_of
-from app.protocol.toolset.listing import Place, Shown, ToolsetListing
+from app.protocol.toolset.listing import Place, ToolsetListing
 from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.searching import MAX_QUERY
 from app.search.index import MAX_LIMIT
@@ -108,21 +107,18 @@ async def search_catalog(
     if toolset is None:
         listing = await _everything(access)
     else:
-        listing = await access.admin.offered.listing(await find_toolset(access, toolset))
-    return FoundTools(items=await anyio.to_thread.run_sync(_found, listing, query, limit))
+        listing = await access.admin.offered.listing(await find_toolset(access, toolset), is_searched=True)
+    hits = await access.admin.offered.search(access.tenant, listing, query, limit)
+    return FoundTools(items=[_of_hit(listing, hit.id) for hit in hits])
 
 
 async def _everything(access: Access) -> ToolsetListing:
     """What the backends of the tenant have said that they offer, whatever is shown of it. None is asked now."""
     backends = await access.admin.backends.list(access.tenant, after="", limit=MAX_SEARCHED)
     entries = await access.admin.catalog.entries(access.tenant, [spec.name for spec in backends])
-    members = [Shown(name, entry.offer, f"{name}_"[:32], Selection()) for name, entry in sorted(entries.items())]
-    return await anyio.to_thread.run_sync(ToolsetListing, members)
-
-
-def _found(listing: ToolsetListing, query: str, limit: int) -> list[FoundTool]:
-    """Reads and indexes the definitions, if nobody has searched in them yet."""
-    return [_of_hit(listing, hit.id) for hit in listing.index.search(query, limit)]
+    return await access.admin.offered.everything(
+        access.tenant, {name: entry.offer for name, entry in sorted(entries.items())}
+    )
 
 
 def _of_hit(listing: ToolsetListing, shown: str) -> FoundTool:
