@@ -4,9 +4,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from app.cli.database import backend_names, find_database, settings_only_read
+import httpx2
+
+from app.cli.database import MOST_BACKENDS, backend_names, find_database, settings_only_read
+from app.cli.rest import Refused, Rest, is_remote, open_rest, segment
 from app.client_config import (
     CLIENTS,
     DEFAULT_KEY_ENV,
@@ -19,21 +26,33 @@ from app.client_config import (
     local_url,
     put,
 )
-from app.errors import InvalidRequest
+from app.config.environment import PREFIX
+from app.errors import GatewayError, InvalidRequest, NotFound
+from app.storage import Database, TenantRepository
+from app.storage.tools.toolsets import ToolsetRepository
 
 _FOR_ALL = 0o644  # for a file in a project, which others read too
+MOST_SHOWN = 20  # names in an error
+
+
+class _NoTenant(InvalidRequest):
+    """There is no such tenant."""
+
+
+class _Known(NamedTuple):
+    """A gateway: its address for clients, and the names of its backends and toolsets; None if they are not known."""
+
+    base: str
+    names: Sequence[str] | None
 
 
 def configure_client(options: argparse.Namespace) -> int:
     """`trunkline connect`: prints only the configuration on stdout; with --write merges it into the client's file."""
     client, key_env = CLIENTS[options.client], options.key_env or DEFAULT_KEY_ENV
-    backends = list(dict.fromkeys(options.backend or [_only_backend(options)]))
-    base = options.url
-    if not base:
-        settings = settings_only_read(options)
-        base = settings.public_url or local_url(settings.host, settings.port, is_tls=settings.tls_cert is not None)
+    known = _gateway(options)
+    backends = _existing(options, known.names)
     key = _key_in(key_env) if options.key_env and client.key_in_text else None
-    targets = [Target(each, endpoint(base, options.tenant, each), key_env, key) for each in backends]
+    targets = [Target(each, endpoint(known.base, options.tenant, each), key_env, key) for each in backends]
     if options.write is None:
         print(client.render(targets), end="")
         print(instructions(client, targets[0]), file=sys.stderr)
@@ -85,14 +104,88 @@ def _report(written: Written, backends: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _only_backend(options: argparse.Namespace) -> str:
+def _existing(options: argparse.Namespace, names: Sequence[str] | None) -> list[str]:
+    """Those that are named; or the only one there is."""
+    have = f"the tenant {options.tenant} has " + (
+        ", ".join((names or ())[:MOST_SHOWN]) or "neither backends nor toolsets"
+    )
+    if not options.backend:
+        if names is not None and len(names) == 1:
+            return [*names]
+        have = "those of this gateway are not known here" if names is None else have
+        raise InvalidRequest(f"which backend? Give --backend, more than once for several; {have}")
+    for each in options.backend:
+        if names is not None and each not in names:
+            raise InvalidRequest(f"there is no {each!r}: {have}")
+    return list(dict.fromkeys(options.backend))
+
+
+def _gateway(options: argparse.Namespace) -> _Known:
+    """That of --url, of which nothing is known; else the one that other commands use."""
     if options.url is not None:
-        raise InvalidRequest("which backend? Give --backend; the backends of another gateway are not known here")
+        return _Known(options.url, None)
+    return _over_rest(options) if is_remote(options) else _of_this_machine(options)
+
+
+def _of_this_machine(options: argparse.Namespace) -> _Known:
+    settings = settings_only_read(options)
+    base = settings.public_url or local_url(settings.host, settings.port, is_tls=settings.tls_cert is not None)
     here = find_database(options)
-    if here is None:
-        raise InvalidRequest("which backend? Give --backend; there is no database here that could tell")
-    names = here.run(lambda database: backend_names(database, options.tenant))
-    if len(names) == 1:
-        return names[0]
-    known = f"the tenant {options.tenant} has {', '.join(names[:20])}" if names else "none is registered here"
-    raise InvalidRequest(f"which backend? Give --backend, more than once for several; {known}")
+    return _Known(base, None if here is None else here.run(lambda database: _names_in(database, options.tenant)))
+
+
+async def _names_in(database: Database, tenant: str) -> list[str]:
+    try:
+        backends = await backend_names(database, tenant)
+    except NotFound:
+        tenants = await TenantRepository(database).list(limit=MOST_SHOWN)
+        raise _no_tenant(tenant, [each.name for each in tenants]) from None
+    toolsets = await ToolsetRepository(database).list(tenant, limit=MOST_BACKENDS)
+    return [*backends, *(each.name for each in toolsets)]
+
+
+def _over_rest(options: argparse.Namespace) -> _Known:
+    """What the gateway of TRUNKLINE_URL says. Who has no key for it, as on a client's machine, is told that nothing was
+    checked."""
+    base = os.environ[f"{PREFIX}URL"].strip()
+    try:
+        with open_rest(argparse.Namespace(url=None, key_file=None)) as rest:
+            base = _for_clients(rest, options.tenant)
+            return _Known(base, _names_of(rest, options.tenant))
+    except _NoTenant:
+        raise
+    except GatewayError as error:
+        why = error.summary if isinstance(error, Refused) else str(error)
+    print(f"trunkline: whether the gateway has them was not checked: {why}", file=sys.stderr)
+    return _Known(base, None)
+
+
+def _names_of(rest: Rest, tenant: str) -> list[str]:
+    place, found = f"/tenants/{segment(tenant)}", list[str]()
+    try:
+        for kind in ("backends", "toolsets"):
+            items, _ = rest.items(f"{place}/{kind}", query={}, most=MOST_BACKENDS)
+            found += [str(each["name"]) for each in items]
+    except Refused as refused:
+        if refused.status != HTTPStatus.NOT_FOUND:
+            raise
+        tenants = list[str]()
+        with suppress(Refused):  # not everybody may see them
+            tenants = [str(each["name"]) for each in rest.items("/tenants", query={}, most=MOST_SHOWN)[0]]
+        raise _no_tenant(tenant, tenants) from None
+    return found
+
+
+def _for_clients(rest: Rest, tenant: str) -> str:
+    """The address under which clients reach the gateway, as its console says: PUBLIC_URL, if it has another host."""
+    path = f"/t/{segment(tenant)}/any/mcp"
+    with suppress(httpx2.HTTPError, ValueError):
+        resource = rest.client.get(f"{rest.url}/.well-known/oauth-protected-resource{path}").json()["resource"]
+        base = str(resource).removesuffix(path)
+        if urlsplit(base).netloc != urlsplit(rest.url).netloc:
+            return base
+    return rest.url
+
+
+def _no_tenant(tenant: str, names: Sequence[str]) -> _NoTenant:
+    return _NoTenant(f"there is no tenant {tenant!r}" + (f"; there are {', '.join(names)}" if names else ""))

@@ -243,7 +243,11 @@ def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
         "--write", nargs="?", const="", metavar="FILE",
         help="merge it into the client's configuration file (or into FILE), and keep a copy of the old file",
     )  # fmt: skip
-    connect.add_argument("--url", help="how clients reach the gateway (default PUBLIC_URL, else HOST and PORT)")
+    connect.add_argument(
+        "--url",
+        help="how clients reach the gateway (default: as the gateway of TRUNKLINE_URL says; without that PUBLIC_URL of "
+        "this machine, else HOST and PORT)",
+    )
     connect.add_argument("--key-env", type=_variable, metavar="NAME", help="the environment variable with the key")
 
 

@@ -327,14 +327,10 @@ class McpRequest:
         if wait is not None:
             headers.append((b"retry-after", b"%d" % max(1, math.ceil(wait))))
         if isinstance(error, Unauthenticated | Forbidden):
-            headers.append((b"www-authenticate", await self._challenge(error)))
+            who, issuers = limited_address(self.client_address()), self.issuers
+            can_sign_in = issuers is not None and await issuers.has_any(self.tenant, who)
+            headers.append((b"www-authenticate", challenge(error, self.target(), can_sign_in=can_sign_in)))
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
-
-    async def _challenge(self, error: Unauthenticated | Forbidden) -> bytes:
-        address, issuers = limited_address(self.client_address()), self.issuers
-        return challenge(
-            error, self.target(), can_sign_in=issuers is not None and await issuers.has_any(self.tenant, address)
-        )
 
     async def _refusal_or(self, error: GatewayError) -> GatewayError:
         """The reason behind "not found": what was looked for may have ended because the credential was lost or the

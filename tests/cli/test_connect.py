@@ -259,6 +259,27 @@ def test_of_several_backends_one_must_be_named(capsys):
     assert "echo, time" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--backend", "nothing"], "there is no 'nothing': the tenant default has echo, time"),
+     (["--backend", "echo", "--tenant", "nobody"], "there is no tenant 'nobody'; there are default")],
+)  # fmt: skip
+def test_what_does_not_exist_is_refused_with_what_does(capsys, arguments, words):
+    register("echo", "time")
+    assert cli.main(["connect", "windsurf", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+
+
+def test_where_nobody_can_be_asked_that_is_said(capsys, monkeypatch):
+    monkeypatch.setenv("TRUNKLINE_URL", "http://127.0.0.1:1/gw")
+    assert cli.main(["connect", "windsurf", "--backend", "echo"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["mcpServers"]["echo"]["serverUrl"] == "http://127.0.0.1:1/gw/t/default/echo/mcp"
+    assert "was not checked: there is no key" in err
+
+
 @pytest.mark.parametrize("arguments", [[], ["--url", "https://gw.example.com"]])
 def test_a_backend_that_nobody_can_know_must_be_named(capsys, arguments):
     assert cli.main(["connect", "codex", *arguments]) == 2

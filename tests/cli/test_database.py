@@ -56,7 +56,10 @@ def test_a_command_makes_no_database_and_says_what_to_do(capsys, elsewhere, word
 
 def test_connect_without_a_database_asks_for_the_backend(capsys, elsewhere):
     assert cli.main(["connect", "cursor"]) == 2
-    assert "Give --backend; there is no database here" in capsys.readouterr().err
+    assert (
+        "Give --backend, more than once for several; those of this gateway are not known here"
+        in capsys.readouterr().err
+    )
     assert list((elsewhere / "home").iterdir()) == []
 
 

@@ -331,3 +331,25 @@ def test_no_redirect_takes_the_key_along(line, unsteady):
     assert "answers 302 and redirects to 'http://127.0.0.1:1/elsewhere" in told
     assert "\x1b" not in told
     assert "this is not a gateway's answer" in line.run("tenants", "list", code=1).stderr
+
+
+def test_connect_asks_the_gateway_that_the_other_commands_use(line, gateway):
+    tenant = gateway.add_tenant()
+    gateway.add_backend(tenant, "only", ECHO[0], ECHO[1:])
+    made = json.loads(line.run("connect", "cursor", "--tenant", tenant).stdout)
+    assert made["mcpServers"]["only"]["url"] == f"{gateway.url}/t/{tenant}/only/mcp"
+    refused = line.run("connect", "cursor", "--tenant", tenant, "--backend", "other", code=2)
+    assert f"there is no 'other': the tenant {tenant} has only" in refused.stderr
+    nowhere = line.run("connect", "cursor", "--tenant", "nobody", "--backend", "only", code=2)
+    assert "there is no tenant 'nobody'; there are default" in nowhere.stderr
+    user = gateway.key(tenant)
+    unchecked = line.run("connect", "cursor", "--tenant", tenant, "--backend", "other", TRUNKLINE_KEY=user)
+    assert "was not checked" in unchecked.stderr
+
+
+def test_connect_writes_the_address_that_the_console_shows(start_gateway, tmp_path):
+    gateway = start_gateway(PUBLIC_URL="https://gw.example.com/gw")
+    gateway.add_backend("default", "only", ECHO[0], ECHO[1:])
+    line = Line(tmp_path, gateway.url, gateway.admin_key)
+    made = json.loads(line.run("connect", "cursor").stdout)
+    assert made["mcpServers"]["only"]["url"] == "https://gw.example.com/gw/t/default/only/mcp"

@@ -11,6 +11,20 @@ PATHS = "app/admin/schemas/sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
     Fault(
+        "a client is connected to a backend that does not exist",
+        "app/cli/connect.py",
+        "if names is not None and each not in names:",
+        "if False:",
+        ("tests/cli/test_connect.py",),
+    ),
+    Fault(
+        "a client gets the address of this machine's settings instead of the gateway's",
+        "app/cli/connect.py",
+        "return _over_rest(options) if is_remote(options) else _of_this_machine(options)",
+        "return _of_this_machine(options)",
+        ("tests/cli/test_connect.py",),
+    ),
+    Fault(
         "a check does not say that a command would have to download what it starts",
         "app/backends/checks/backend_check.py",
         "if failure is not None and download is not None and failure.step in _BEGINNING:",

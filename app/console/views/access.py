@@ -25,7 +25,7 @@ async def keys(visit: Visit) -> HTMLResponse:
         keys=visit.of_tenant("/keys", cursor=visit.asked("cursor"), limit=100),
         backends=visit.of_tenant("/backends", limit=100),
     )
-    return visit.show("keys.html", **found)
+    return visit.show("keys.html", gateway=visit.request.scope[BASE_URL], **found)
 
 
 async def key(visit: Visit) -> HTMLResponse:
