@@ -24,10 +24,17 @@ class Dialler:
 
     `own_hosts`: names and addresses of the gateway that are public: they lead back to it. Their names are resolved by
     `look_up_own_hosts`, to be called at the start and every now and then; until it has returned once, connections wait.
+    `own_ports`: on which the gateway is reached there and on this machine, where no entry of `allow` leads.
     """
 
-    def __init__(self, names: Names, allow: Iterable[Network] = (), own_hosts: Iterable[Address | str] = ()) -> None:
-        self._names = names
+    def __init__(
+        self,
+        names: Names,
+        allow: Iterable[Network] = (),
+        own_hosts: Iterable[Address | str] = (),
+        own_ports: Iterable[int] = (),
+    ) -> None:
+        self._names, self._own_ports = names, frozenset(own_ports)
         self._allow = tuple(allow)
         self._own_hosts = frozenset(own_hosts)
         self._own_addresses: frozenset[Address] = frozenset()
@@ -89,6 +96,9 @@ class Dialler:
         return addresses
 
     def _is_allowed(self, address: Address, port: int) -> bool:
+        address = getattr(address, "ipv4_mapped", None) or address
+        if port in self._own_ports and (address in self._own_addresses or _is_here(address, port)):
+            return False
         if any(address in network for network in self._allow):
             return True
         return is_public(address) and address not in self._own_addresses and not _is_of_this_machine(address, port)
@@ -97,6 +107,11 @@ class Dialler:
 def _not_public(outgoing: Outgoing) -> Refused:
     where = "is at an address that is" if isinstance(outgoing.host, str) else "is"
     return Refused(Reason.ADDRESS, f"{outgoing.host} {where} not public, or of the gateway itself")
+
+
+def _is_here(address: Address, port: int) -> bool:
+    """Whether the kernel does not send it away: all of loopback is this machine, and so is no address at all."""
+    return address.is_loopback or address.is_unspecified or _is_of_this_machine(address, port)
 
 
 def _is_of_this_machine(address: Address, port: int) -> bool:

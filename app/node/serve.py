@@ -94,6 +94,7 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         # Nodes of a fleet speak no TLS with each other: nobody else reaches the second listener.
         is_tls = certificate is not None and member is None
         settings = replace(settings, node_url=settings.node_url or own_url(settings, listeners[-1], is_tls=is_tls))
+        settings = replace(settings, port=listeners[0].getsockname()[1])
         if member is None:
             say_where_data_is(settings.data_dir)
         _name_the_event_loop()

@@ -195,6 +195,15 @@ async def test_a_change_ends_the_sessions(front: Gateway, echo: Endpoint, how: s
     await no_upstream_is_left(front)
 
 
+async def test_a_gateway_is_not_its_own_server(front: Gateway):
+    """Not with `UPSTREAM_ALLOW` either."""
+    local = front.url.replace("127.0.0.1", "localhost")
+    for url in (front.url, local):
+        remote = reached(front, f"{url}/t/any/any/mcp")
+        checked = front.api("POST", f"/tenants/{remote.tenant}/backends/{remote.name}:check")
+        assert "of the gateway itself" in str(checked), checked
+
+
 async def test_nobody_there_is_503_and_soon_at_once(front: Gateway):
     remote = reached(front, f"http://127.0.0.1:{free_port()}/mcp")
     async with httpx2.AsyncClient(timeout=30) as http:

@@ -143,4 +143,11 @@ FAULTS_OF_EGRESS = (
         "    return (int",
         ADDRESSES,
     ),
+    Fault(
+        "a network that is allowed leads to the gateway itself",
+        "app/egress/dialling.py",
+        "if port in self._own_ports and (address in self._own_addresses or _is_here(address, port)):",
+        "if False:",
+        ("tests/upstreams/test_connecting.py",),
+    ),
 )

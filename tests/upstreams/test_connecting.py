@@ -147,6 +147,30 @@ async def test_the_gateway_itself_is_no_upstream():
             await Connector(dialler, policy).connect(Place(parse_url(f"https://{host}/t/a/b/mcp"), "acme", "far"))
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.7.7.7", "gw.example", "0.0.0.0", "[::ffff:127.0.0.1]"])
+async def test_no_network_that_is_allowed_leads_to_the_gateway_itself(host):
+    """A real listener, which another port of the same address reaches."""
+    heard = list[str]()
+
+    async def greet(reader, writer):
+        heard.append("connection")
+        writer.close()
+
+    async with (
+        await asyncio.start_server(greet, "0.0.0.0", 0) as own,
+        await asyncio.start_server(greet, "127.0.0.1", 0) as other,
+    ):
+        port, allowed = own.sockets[0].getsockname()[1], other.sockets[0].getsockname()[1]
+        policy = Policy(map(ip_network, ("127.0.0.0/8", "0.0.0.0/8", "::ffff:0:0/96")), "TRUNKLINE_UPSTREAM_ALLOW")
+        dialler = Dialler(Names(names(gw=["127.0.0.1"])), policy.allow, (), (port,))
+        await dialler.look_up_own_hosts()
+        connector = Connector(dialler, policy)
+        with pytest.raises(CannotConnect, match="of the gateway itself"):
+            await connector.connect(Place(parse_url(f"http://{host}:{port}/t/a/b/mcp"), "acme", "far"))
+        assert heard == []
+        await (await connector.connect(Place(parse_url(f"http://127.0.0.1:{allowed}/"), "acme", "far"))).aclose()
+
+
 async def test_a_connection_that_is_given_up_half_way_is_closed():
     greeted, gone = asyncio.Event(), asyncio.Event()
 

@@ -26,7 +26,7 @@ async def open_upstreams(opening: Opening, credentials: Credentials, failures: F
     """Connects to nothing yet."""
     settings = opening.settings
     policy = policy_of(settings)
-    dialler = Dialler(Names(), policy.allow, _own_hosts(settings))
+    dialler = Dialler(Names(), policy.allow, _own_hosts(settings), _own_ports(settings))
     headers_of, limit_bytes = HeaderOpener(credentials.sealer), settings.max_line_bytes
     parts = Parts(Connector(dialler, policy), dialler, headers_of, failures, limit_bytes, opening.shares)
     return await opening.stack.enter_async_context(Upstreams(parts, opening.metrics))
@@ -36,3 +36,9 @@ def _own_hosts(settings: Settings) -> tuple[str, ...]:
     """The gateway would be its own server, and that one's, and so on."""
     urls = (settings.node_url, settings.public_url)
     return tuple(host for url in urls if url and (host := urlsplit(url).hostname))
+
+
+def _own_ports(settings: Settings) -> tuple[int, ...]:
+    """Those on which it listens, and those that lead to it from elsewhere."""
+    urls = [urlsplit(url) for url in (settings.node_url, settings.public_url) if url]
+    return (settings.port, *(url.port or (443 if url.scheme == "https" else 80) for url in urls))
