@@ -18,7 +18,7 @@ from app.public_addresses import Address, Network, is_public, split_authority
 
 DEADLINE_S = 5.0  # for all of it: name, connection, document
 CONNECT_S = 2.0  # leaves time for a second address
-MAX_BYTES = 2**20
+MAX_BYTES, MAX_CHUNKS = 2**20, 4096  # of a document; a parser takes its time for each chunk, however short
 MAX_URL = 2048
 MAX_ADDRESSES = 4  # of one name that are tried
 PORTS = frozenset({443, 8443})  # of public hosts; in listed networks every port is allowed
@@ -220,4 +220,6 @@ async def _document(response: httpx2.Response) -> bytes:
         if size > MAX_BYTES:
             raise FetchFailed(f"the document has more than {MAX_BYTES} bytes")
         chunks.append(chunk)
+        if len(chunks) > MAX_CHUNKS:
+            raise FetchFailed(f"the document comes in more than {MAX_CHUNKS} chunks")
     return b"".join(chunks)

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 HEAD_S = 10.0  # for the request to arrive
 _GOODBYE_S = 2.0  # for a refusal to be read
 _GOODBYE_BYTES = 1 << 20  # of what a refused client is still sending
+_LEAST_PIECE_BYTES = 1024  # that a piece of it counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +149,5 @@ class Connection:
                 self._client.shutdown(socket.SHUT_WR)
                 size = 0
                 while size < _GOODBYE_BYTES and (piece := await loop.sock_recv(self._client, 65536)):
-                    size += len(piece)
+                    size += max(len(piece), _LEAST_PIECE_BYTES)
+                    await asyncio.sleep(0)  # the next piece may be there already

@@ -9,7 +9,7 @@ from app.egress import http_requests
 from app.egress.refusals import Reason, Refused, socks_reply
 from app.public_addresses import Address, parse_host
 
-MAX_HEAD_BYTES = 16384
+MAX_HEAD_BYTES, MAX_PIECES = 16384, 1024  # of a request
 _PIECE_BYTES = 16384
 
 _SOCKS5, _NO_METHOD, _NO_AUTHENTICATION = 5, 0xFF, 0
@@ -40,7 +40,7 @@ class Incoming:
     def __init__(self, client: socket.socket) -> None:
         self._client = client
         self._read = bytearray()
-        self._is_socks = False
+        self._is_socks, self._pieces = False, 0
 
     async def request(self) -> Request:
         """What the client asks for.
@@ -122,6 +122,10 @@ class Incoming:
             if not piece:
                 raise ClientGone
             self._read += piece
+            self._pieces += 1
+            if self._pieces > MAX_PIECES:
+                raise Refused(Reason.TOO_LARGE, f"a request may come in {MAX_PIECES} pieces")
+            await asyncio.sleep(0)  # the next piece may be there already
 
     async def _exactly(self, size: int) -> bytes:
         await self._fill(size)

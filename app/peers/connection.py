@@ -16,7 +16,8 @@ from app.errors import NodeLost, NodeUnavailable
 from app.peers.late_head import LATE_HEAD, LateHead, RawHeaders
 
 MAX_UNREAD_BYTES = 64 << 10  # of a body; above it reading pauses
-MAX_HEAD_BYTES = 64 << 10  # of an answer's headers
+LEAST_PIECE_BYTES = 256  # that a piece of it counts
+MAX_HEAD_BYTES, MAX_HEADERS = 64 << 10, 256  # of an answer
 JOINED_BYTES = 16 << 10  # a body up to this size is sent in one buffer with its head: that is cheaper than two
 SOON_S = 0.05  # most answers have begun by then
 # For hosts that vanish: the time for an acknowledgement, and the probes of a silent connection.
@@ -140,7 +141,7 @@ class PeerResponse:
     def body_received(self, chunk: bytes) -> bool:
         """Keeps a part of the body; returns whether there is room for more."""
         self._chunks.append(chunk)
-        self._unread += len(chunk)
+        self._unread += max(len(chunk), LEAST_PIECE_BYTES)
         return self._unread < MAX_UNREAD_BYTES
 
     def failed(self, error: PeerLost) -> None:
@@ -307,6 +308,9 @@ class PeerConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._response is not None and not self._is_aborted:
+            if len(self._response.headers) >= MAX_HEADERS:
+                self.abort()
+                return
             name = name.lower()
             self._response.headers.append((name, value))
             if name == LATE_HEAD:

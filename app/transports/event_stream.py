@@ -1,5 +1,6 @@
 """Sends an EventStream as a long-lived HTTP response, through sse-starlette."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from app.streams.streams import EventStream
 from app.transports.large_answers import pieces
 from app.transports.request import McpRequest
 
+EVENTS_A_TURN = 16  # of the loop: what is queued is there without waiting, and so may be the client's room for it
 STALLED_S = 30.0  # a client that reads nothing for this long loses its stream
 
 log = logging.getLogger(__name__)
@@ -52,12 +54,16 @@ async def send_events(
 
     async def events() -> AsyncGenerator[bytes, None]:
         yield options.first
+        count = 0
         while (item := await source.next()) is not None:
             if isinstance(item, Answer):
                 for piece in pieces(encode_parts(item.parts(), source.event_id)):
                     yield piece
             else:
                 yield encode_message(_message(request, item), source.event_id)
+            count += 1
+            if count % EVENTS_A_TURN == 0:
+                await asyncio.sleep(0)
         if source.retry_ms is not None:
             yield encode_retry(source.retry_ms, source.event_id if options.primed else None)
 

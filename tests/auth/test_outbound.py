@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from app.auth import outbound as module
-from app.auth.outbound import FetchFailed, Outbound, UrlRefused, parse_url
+from app.auth.outbound import MAX_CHUNKS, FetchFailed, Outbound, UrlRefused, parse_url
 from tests.integration.stopwatch import stopwatch_of
 
 pytestmark = pytest.mark.real
@@ -255,6 +255,18 @@ async def test_a_document_over_one_mebibyte_is_refused_before_it_is_read_whole(d
         with pytest.raises(FetchFailed, match="more than 1048576 bytes"):
             await Outbound([LOOPBACK]).get(f"http://127.0.0.1:{port}/")
     assert sent < 16 * 2**20  # what fits into the sockets' buffers
+
+
+@pytest.mark.parametrize("count", [MAX_CHUNKS, MAX_CHUNKS + 1])
+async def test_a_document_in_many_chunks_is_refused_above_a_limit(count: int):
+    whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * count + b"0\r\n\r\n"
+    async with answering(whole) as (port, _):
+        fetched = Outbound([LOOPBACK]).get(f"http://127.0.0.1:{port}/")
+        if count <= MAX_CHUNKS:
+            assert await fetched == b" " * count
+            return
+        with pytest.raises(FetchFailed, match=f"more than {MAX_CHUNKS} chunks"):
+            await fetched
 
 
 async def test_an_encoded_answer_is_refused(connects):

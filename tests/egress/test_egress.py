@@ -595,3 +595,24 @@ async def test_leaving_the_block_ends_everything():
 
 def test_a_head_may_have_16_kib():
     assert incoming.MAX_HEAD_BYTES == 16384
+
+
+async def test_a_request_that_comes_a_byte_at_a_time_leaves_the_loop_turns_and_has_a_limit(monkeypatch):
+    monkeypatch.setattr(incoming, "_PIECE_BYTES", 1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.send(b"CONNECT a" + b"x" * incoming.MAX_PIECES)
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        busy = asyncio.create_task(others())
+        with pytest.raises(Refused, match=f"{incoming.MAX_PIECES} pieces"):
+            await incoming.Incoming(ours).request()
+        busy.cancel()
+        assert turns >= incoming.MAX_PIECES

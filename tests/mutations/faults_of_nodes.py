@@ -14,6 +14,27 @@ T = "tests/routing/test_redis_store_counts.py"
 FAULTS_OF_NODES = (
     # --- app/node/gateway.py and parts, a line each
     Fault(
+        "short pieces of another node's answer have no limit",
+        "app/peers/connection.py",
+        "max(len(chunk), LEAST_PIECE_BYTES)",
+        "len(chunk)",
+        ("tests/peers/test_client.py::test_short_pieces_of_an_answer_fill_the_room_for_it_too",),
+    ),
+    Fault(
+        "headers of another node's answer have no limit",
+        "app/peers/connection.py",
+        "if len(self._response.headers) >= MAX_HEADERS:",
+        "if False:",
+        ("tests/peers/test_client_strangers.py",),
+    ),
+    Fault(
+        "chunks of a document have no limit",
+        "app/auth/outbound.py",
+        "if len(chunks) > MAX_CHUNKS:",
+        "if False:",
+        ("tests/auth/test_outbound.py",),
+    ),
+    Fault(
         "wiring: no session is told that another node has it",
         ROUTES,
         "        on_session_lost=opening.sessions.lost,\n",

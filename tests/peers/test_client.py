@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -530,6 +531,12 @@ async def test_a_peer_is_read_no_faster_than_its_answer_is_taken(client: PeerCli
         assert total - (512 << 10) <= got <= total
         assert largest <= peer_connection.MAX_UNREAD_BYTES + (256 << 10)
         await client.aclose()
+
+
+def test_short_pieces_of_an_answer_fill_the_room_for_it_too() -> None:
+    response = peer_connection.PeerResponse(SimpleNamespace())  # type: ignore[arg-type]
+    most = peer_connection.MAX_UNREAD_BYTES // peer_connection.LEAST_PIECE_BYTES
+    assert [response.body_received(b"x") for _ in range(most)] == [True] * (most - 1) + [False]
 
 
 # --- the end

@@ -13,6 +13,7 @@ from app.errors import NodeUnavailable
 from app.peers import client as peer_client
 from app.peers import credentials as node_credentials
 from app.peers.client import Deadlines, PeerClient, PeerRefused, PeerUnreachable
+from app.peers.connection import MAX_HEADERS
 from app.routing.routes import UNPROVEN, is_there
 from tests.peers.rig import (
     NOTHING,
@@ -71,6 +72,7 @@ async def test_a_host_that_does_not_answer_is_given_up_after_a_second() -> None:
         b"HTTP/1.1 100 Continue\r\n\r\n",
         b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"x-filler: y\r\n" * 10_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x-filler: y\r\n" * (MAX_HEADERS + 2),
         b"\0" * 100_000,
     ],
 )
