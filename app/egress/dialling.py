@@ -96,8 +96,8 @@ class Dialler:
         return addresses
 
     def _is_allowed(self, address: Address, port: int) -> bool:
-        address = getattr(address, "ipv4_mapped", None) or address
-        if port in self._own_ports and (address in self._own_addresses or _is_here(address, port)):
+        real = getattr(address, "ipv4_mapped", None) or address
+        if port in self._own_ports and (real in self._own_addresses or _is_here(real, port)):
             return False
         if any(address in network for network in self._allow):
             return True

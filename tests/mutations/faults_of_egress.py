@@ -160,7 +160,7 @@ FAULTS_OF_EGRESS = (
     Fault(
         "a network that is allowed leads to the gateway itself",
         "app/egress/dialling.py",
-        "if port in self._own_ports and (address in self._own_addresses or _is_here(address, port)):",
+        "if port in self._own_ports and (real in self._own_addresses or _is_here(real, port)):",
         "if False:",
         ("tests/upstreams/test_connecting.py",),
     ),
