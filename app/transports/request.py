@@ -181,8 +181,7 @@ class McpRequest:
         return Target(self.tenant, self.backend, self.base_url())
 
     def settle_headers(self) -> None:
-        """Raises HttpRefusal where a header that must be unique is repeated, or there are two credentials. The one may
-        come as X-API-Key."""
+        """X-API-Key becomes Authorization. Raises HttpRefusal: a header is repeated, or there are two credentials."""
         if self._has_repeated:
             refuse_repeated(self.scope["headers"])
         if API_KEY in self.headers:
