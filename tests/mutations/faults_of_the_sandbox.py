@@ -40,7 +40,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("`web` is proposed to who goes around its proxy", _MISSED, '("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)\n    host, _', '("web", None)\n    host, _', CHECKS),
     Fault("`web` is proposed for a private address", _MISSED, "return is_public(ip) and port in", "return port in", CHECKS),
     Fault("an entry is proposed that every sandbox refuses", _MISSED, "if missed.uid is None and _are_forbidden(opens, besides.forbidden):", "if False:", CHECKS),
-    Fault("`host` is proposed for what nobody serves", _MISSED, 'if not each.get("is_heard", True):', "if False:", CHECKS),
+    Fault("nobody is told that nobody serves an address", _MISSED, 'if not each.get("is_heard", True):', "if False:", CHECKS),
     Fault("who dies of a fork that was refused names no limit", _ENDINGS, "    if counted.refused_forks and limits.pids is not None:\n", "    if False:\n", ENDINGS),
     Fault("the disk of the machine is taken for the process's", _ENDINGS, 'has_own_disk and spec.state == "none" and not spec.sandbox.write', "True", ENDINGS),
     Fault("who ended by itself is said to have been killed at a limit", _ENDINGS, "if end.limit and (end.reason, end.number) in _KILLED:", "if end.limit:", ENDINGS),

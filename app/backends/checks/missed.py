@@ -43,7 +43,7 @@ _OPENS_ALL = (
 _GOES_AROUND = f"It does not use the proxy of `network: web`, so `web` would not help. {_OPENS_ALL}"
 _IF_PUBLIC = "`web` reaches it if the name leads to public addresses only."
 _LINK_LOCAL = "No entry is proposed: a cloud hands out the machine's credentials there."
-_UNHEARD = "Nothing listens there on this node, so no entry would help."
+_UNHEARD = f"Nothing listens there on this node now: without that no entry helps. {_OPENS_ALL}"
 _WEB_OR_HOST = (
     "Not known which entry helps: `web` reaches public addresses on the ports 80 and 443, `host` everything that this "
     "node reaches."
@@ -256,7 +256,7 @@ def _direct(address: str, network: str, each: Mapping[str, Any], *, has_proxy: b
     if ip.is_link_local:  # who asks for the credentials of a cloud's machine should not get them
         return None, _LINK_LOCAL
     if not each.get("is_heard", True):
-        return None, _UNHEARD
+        return "host", _UNHEARD
     if not _is_of_the_web(ip, int(port)):
         return "host", _OPENS_ALL
     return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)

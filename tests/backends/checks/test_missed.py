@@ -220,8 +220,10 @@ def test_what_is_asked_of_the_proxy_in_vain_gets_web_only_if_web_would_serve_it(
     assert found(has_failed=False, has_proxy=True, refused=[("gone.example:443", "name"), ("a.b:80", "timeout")]) == []
 
 
-def test_nothing_is_proposed_for_an_address_at_which_nobody_listens():
-    assert proposals(found(address("127.0.0.1:5432", is_heard=False))) == [("127.0.0.1:5432", None)]
+def test_of_an_address_at_which_nobody_listens_it_is_said():
+    (missed,) = found(address("127.0.0.1:5432", is_heard=False))
+    assert missed.proposal == {"network": "host"}
+    assert str(missed.note).startswith("Nothing listens there on this node now")
 
 
 @pytest.mark.parametrize("path", ["/run/postgresql/.s.PGSQL.5432", "/var/run/docker.sock", "/proc/1/environ"])
