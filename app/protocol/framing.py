@@ -80,5 +80,9 @@ class LineBuffer:
 def _clean(lines: list[bytes], data: bytes) -> list[bytes]:
     if b"\r" in data:
         lines = [line[:-1] if line.endswith(b"\r") else line for line in lines]
-    lines = [line.removeprefix(BYTE_ORDER_MARK) for line in lines]  # of some programs on Windows (RFC 8259 §8.1)
-    return [line for line in lines if line and not line.isspace()]
+    # A mark that some programs on Windows write is ignored (RFC 8259 §8.1). Comparing a byte costs less than a call.
+    return [
+        line if line[0] != BYTE_ORDER_MARK[0] else line.removeprefix(BYTE_ORDER_MARK)
+        for line in lines
+        if line and not line.isspace()
+    ]

@@ -48,8 +48,8 @@ FAULTS_OF_ODD_MESSAGES = (
     Fault(
         "a byte order mark stays before a process's first line",
         "app/protocol/framing.py",
-        "line.removeprefix(BYTE_ORDER_MARK) for line",
-        "line for line",
+        "else line.removeprefix(BYTE_ORDER_MARK)",
+        "else line",
         ("tests/protocol/test_framing.py",),
     ),
     Fault(

@@ -185,7 +185,7 @@ class Talk:
         with anyio.fail_after(timeouts.initialize_s), self._steps.timed("initialize"):
             self._result = await greet(conversation)
         has_begun()
-        offered = [kind for kind in _LISTS if kind in self._result.capabilities]
+        offered = [kind for kind in _LISTS if self._result.capabilities.get(kind) not in (None, False)]
         self._steps.skip(*(f"{kind}/list" for kind in _LISTS if kind not in offered))
         for kind in offered:
             with anyio.fail_after(timeouts.call_s), self._steps.timed(f"{kind}/list"):
@@ -222,6 +222,7 @@ def _discovered(result: dict[str, Any]) -> CheckResult:
 
 
 def _about(version: object, server: object, capabilities: object) -> CheckResult | None:
+    capabilities = {} if capabilities == [] else capabilities  # PHP writes an empty object so
     if not isinstance(version, str) or not isinstance(server, dict) or not isinstance(capabilities, dict):
         return None
     shown = {name: server.get(name) for name in ("name", "title", "version")}

@@ -37,7 +37,9 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def capabilities(self) -> Params:
-        return object_in(members_of(self.hello), "capabilities")
+        """Without those that are null or false, as some serialisers write what is not there."""
+        declared = object_in(members_of(self.hello), "capabilities")
+        return {name: value for name, value in declared.items() if bytes(value) not in (b"null", b"false")}
 
     @property
     def instructions(self) -> str:

@@ -20,6 +20,8 @@ def test_a_backend_promises_its_lists_by_its_capabilities():
         "resources/list", "resources/templates/list",
     ]  # fmt: skip
     assert promised(offer("x", capabilities=[]).capabilities) == []
+    declared: dict[str, object] = {"tools": {}, "prompts": None, "resources": False}
+    assert promised(offer("x", capabilities=declared).capabilities) == ["tools/list"]
 
 
 def test_an_offer_is_bounded_in_entries_and_bytes():
