@@ -9,6 +9,7 @@ USES = ("tests/auth/test_credential_uses.py",)
 ENDS = ("tests/cluster/test_change_propagation.py",)
 DUE = ("tests/admin/resources/now/test_problems.py",)
 REST = ("tests/transports/test_rest.py",)
+FILES = ("tests/cli/files/test_gateway_file.py",)
 RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
 EXPORTING = "app/cli/files/exporting.py"
 
@@ -26,6 +27,13 @@ FAULTS_OF_ADMINISTRATION = (
         "        if kind.has_references:",
         "        if False:",
         ROUND,
+    ),
+    Fault(
+        "a plan asks which files there are where the command runs",
+        "app/cli/files/gateway_file.py",
+        "return model.model_validate(members, context=ELSEWHERE)",
+        "return model.model_validate(members)",
+        FILES,
     ),
     Fault(
         "a recipe has a value too deep for those who read it",

@@ -139,3 +139,18 @@ def test_the_files_of_the_document_are_accepted(tmp_path):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block)
         assert read_files([str(path)], {"NOTES_TOKEN": "x", "WEATHER_KEY": "x"})
+
+
+def test_which_files_there_are_is_known_on_the_gateways_machine_only(tmp_path):
+    file = tmp_path / "g.yaml"
+    file.write_text("tenants: {acme: {backends: {a: {command: /opt/My Server/run}}}}")
+    (acme,) = read_files([str(file)], {})
+    assert acme.sections["backends"]["a"].shown["command"] == "/opt/My Server/run"
+    assert problems(tmp_path, "tenants: {acme: {backends: {a: {command: my server}}}}")
+
+
+def test_in_other_members_what_looks_like_a_reference_is_escaped(tmp_path):
+    file = tmp_path / "g.yaml"
+    file.write_text('tenants: {acme: {backends: {a: {command: x, args: ["$${env:A}", "${B}"], rename: {a: b}}}}}')
+    (acme,) = read_files([str(file)], {})
+    assert acme.sections["backends"]["a"].body["args"] == ["${env:A}", "${B}"]
