@@ -30,9 +30,9 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 
 # Never opened, whoever asks: sockets of other services, other processes, secrets of the machine.
 NEVER = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh")
-_OWN_IN_EVERY_SANDBOX = ("/", "/tmp", "/var/tmp")  # noqa: S108
+OWN_IN_EVERY_SANDBOX = ("/", "/tmp", "/tmp/home", "/var/tmp")  # noqa: S108
 _BROAD = frozenset({
-    *_OWN_IN_EVERY_SANDBOX, "/data", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/var", "/var/lib",
+    *OWN_IN_EVERY_SANDBOX, "/data", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/var", "/var/lib",
     "/var/opt",
 })  # fmt: skip
 _SIGNS_OF_A_HOME = (".ssh", ".gnupg", ".aws", ".kube", ".netrc", ".profile", ".bashrc", ".bash_history", ".zshrc")
@@ -172,7 +172,7 @@ class _Search:
         for each in self._forbidden:
             if _is_within(each, (real,)):
                 raise _refused(f"sandbox.{where}: {path!r} contains {each!r}, which no sandbox opens")
-        if real in _OWN_IN_EVERY_SANDBOX:
+        if real in OWN_IN_EVERY_SANDBOX:
             raise _refused(f"sandbox.{where}: {path!r} is the sandbox's own: name a directory in it")
         return real
 
@@ -286,7 +286,7 @@ class _Search:
                 self._given(os.path.normpath(path) if ".." not in path else path, argument)
 
     def _given(self, path: str, argument: str) -> None:
-        if path in (*_OWN_IN_EVERY_SANDBOX, *DEVICES):
+        if path in (*OWN_IN_EVERY_SANDBOX, *DEVICES):
             return
         real = self._permitted(path, "the argument")
         if _is_within(real, (*self._read, *self._write)):

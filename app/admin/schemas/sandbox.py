@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.fields import Answer, Strict, no_nul
 from app.domain import Guarantee, Network, ProcessLimits, Sandbox
+from app.sandbox.needs import NEVER, OWN_IN_EVERY_SANDBOX
 
 MAX_PATHS = 64
 
@@ -23,11 +24,22 @@ def _opened_path(path: str) -> str:
         raise PydanticCustomError("path", "must be absolute: it begins with `/`")
     if ".." in parts:
         raise PydanticCustomError("path", "must not contain `..`")
-    if plain in ("/", "/sys", "/dev") or parts[1] == "proc":
-        raise PydanticCustomError("path", "`/`, `/proc`, `/sys` and `/dev` cannot be opened: name what is needed in it")
+    for never in NEVER:
+        if _is_within(plain, never):
+            raise PydanticCustomError("path", f"`{never}` and what is in it cannot be opened: a sandbox has none of it")
+        if _is_within(never, plain):
+            message = f"`{plain}` cannot be opened, as `{never}` is in it: name what is needed in it"
+            raise PydanticCustomError("path", message)
+    if plain in OWN_IN_EVERY_SANDBOX:
+        message = f"`{plain}` cannot be opened: every sandbox has its own, and nothing is needed for that"
+        raise PydanticCustomError("path", message)
     if path != plain:
         raise PydanticCustomError("path", "must have no `.`, and no `/` twice or at its end")
     return path
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _unique(words: Sequence[str]) -> Sequence[str]:
