@@ -16,6 +16,7 @@ from app.protocol.toolset.outs import (
     Out,
     RunBegins,
     RunEnds,
+    RunPauses,
     RunRecipe,
 )
 from app.protocol.toolset.recipe_runs import RecipeRuns
@@ -28,10 +29,16 @@ class LinkedRecipes:
     session's gate, like a call of the client, until it is over."""
 
     def __init__(
-        self, where: str, runs: RecipeRuns, carry_out_all: Callable[[Iterable[Out]], None], metrics: Metrics
+        self,
+        where: str,
+        runs: RecipeRuns,
+        carry_out_all: Callable[[Iterable[Out]], None],
+        metrics: Metrics,
+        pause: Callable[[bytes], None],
     ) -> None:
+        """`pause`: this run, by the call of the session, goes on when others had their turn."""
         self.runs = runs
-        self._where, self._carry_out_all, self._metrics = where, carry_out_all, metrics
+        self._where, self._carry_out_all, self._metrics, self._pause = where, carry_out_all, metrics, pause
         self._gate: StepGate | None = None
         self._has_ended = False
         self._admitted: set[bytes] = set()  # calls of steps
@@ -57,6 +64,8 @@ class LinkedRecipes:
             case RunBegins():
                 later = asyncio.get_running_loop().call_later(out.deadline_s, self._expired, out.call)
                 self._deadlines[out.call] = later
+            case RunPauses():
+                self._pause(out.call)
             case RunEnds():
                 self._ended(out)
 

@@ -36,9 +36,11 @@ from app.protocol.toolset.outs import (
     Listed,
     ListsChanged,
     Noise,
+    OfRecipes,
     Out,
     RunBegins,
     RunEnds,
+    RunPauses,
     RunRecipe,
     ToMember,
     ToSession,
@@ -102,7 +104,7 @@ class ToolsetLink:
         self._fan_out = FanOut(front.about, front.listing, front.search)
         where = f"the toolset {front.about.name} of {front.tenant}"
         runs = RecipeRuns(self._fan_out, time.monotonic, front.room)
-        self._recipes = LinkedRecipes(where, runs, self._carry_out_all, metrics)
+        self._recipes = LinkedRecipes(where, runs, self._carry_out_all, metrics, self._run_later)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._tenant, self._shares = front.tenant, front.shares
         self._ends_with_member = ends_with_member
@@ -165,8 +167,11 @@ class ToolsetLink:
 
     def send(self, line: bytes) -> None:
         """As BackendLink.send. What the toolset answers itself comes later, not from within this call."""
-        of_recipes = self._recipes.runs.from_session(line)
-        for out in self._fan_out.from_session(line) if of_recipes is None else of_recipes:
+        began, of_recipes = time.perf_counter(), self._recipes.runs.from_session(line)
+        outs = self._fan_out.from_session(line) if of_recipes is None else of_recipes
+        if outs and type(outs[0]) is not ToMember:  # its own answer: a search, or a list
+            self._shares.charge(self._tenant, time.perf_counter() - began)
+        for out in outs:
             if type(out) is ToMember and out.call is not None:
                 self._call(out, out.call)
             elif type(out) is ToMember:
@@ -281,14 +286,30 @@ class ToolsetLink:
             case FailCall():
                 if self._listener is not None:
                     self._listener.backend_failed(out.id, out.error)
-            case RunRecipe() | InnerCall() | InnerCallAnswered() | InnerCallOver() | RunBegins() | RunEnds():
-                self._recipes.carry_out(out)
+            case (
+                RunRecipe()
+                | InnerCall()
+                | InnerCallAnswered()
+                | InnerCallOver()
+                | RunBegins()
+                | RunPauses()
+                | RunEnds()
+            ):
+                self._carry_out_of_recipes(out)
             case ListsChanged():
                 self._lists_changed(out)
             case Noise():
                 self._members[out.member].heard_noise(out.line)
             case _:
                 self._metrics.messages_dropped.labels(out.reason).inc()
+
+    def _carry_out_of_recipes(self, out: OfRecipes) -> None:
+        """Expressions are evaluated where a run begins, and where a step has its answer."""
+        if isinstance(out, RunRecipe | InnerCallAnswered):
+            with self._shares.measured(self._tenant):
+                self._recipes.carry_out(out)
+        else:
+            self._recipes.carry_out(out)
 
     def _tell_session(self, out: ToSession | Listed) -> None:
         if self._listener is None:
@@ -307,6 +328,17 @@ class ToolsetLink:
             self._members[out.member].send(out.line, None)
         except GatewayError:
             self._metrics.messages_dropped.labels("backend_deaf").inc()
+
+    def _run_later(self, call: bytes) -> None:
+        self._tasks.start_soon(self._run_on, call, name="go on with a recipe")
+
+    async def _run_on(self, call: bytes) -> None:
+        try:
+            await self._shares.turn(self._tenant)
+            with self._shares.measured(self._tenant):
+                self._carry_out_all(self._recipes.runs.go_on(call))
+        except Exception:  # which would end the tasks of all sessions
+            log.exception("Could not go on with a recipe")
 
     # --- lists that change
 

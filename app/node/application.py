@@ -99,9 +99,11 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     unknown = RateLimiter("unknown_sessions", metrics.rate_limited)
     remote = RemoteSessions(registry, ownership, router, forwarding, gateway.sessions.take_over, unknown)
     callers = CallerRouting(registry, ownership, router, forwarding, remote)
-    body, keepalive_s = settings.max_body_bytes, settings.keepalive_s
+    body, keepalive_s, shares = settings.max_body_bytes, settings.keepalive_s, gateway.processes.shares
     sessionless = SessionlessHttp(gateway.sessions.sessionless, callers, metrics, keepalive_s=keepalive_s)
-    streamable = StreamableHttp(registry, remote, sessionless, metrics, max_body_bytes=body, keepalive_s=keepalive_s)
+    streamable = StreamableHttp(
+        registry, remote, sessionless, metrics, max_body_bytes=body, keepalive_s=keepalive_s, shares=shares
+    )
     sse = HttpSse(registry, remote, metrics, max_body_bytes=body, keepalive_s=keepalive_s)
     door = Door(
         HostPolicy(settings.allowed_hosts, settings.allowed_origins, settings.node_url),
@@ -111,15 +113,18 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         gateway.tracer,
         issuers,
     )
-    visitors = ConsoleSessions(
-        ConsoleSessionRepository(records.database), credentials.sealer, settings.secret_key, _now
-    )
+    visitors = _visitors(gateway)
     by_issuer = IssuerSignIn(records.issuers, credentials.outbound, credentials.sealer, _now)
     attempts = RateLimiter("console_sign_in", metrics.rate_limited)
     site = Site(app, me_at_once, visitors, by_issuer, attempts, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
-    front = Front(rest, credentials.authenticator, streamable, sse, registry, guard)
+    front = Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares)
     return Passage(front, visitors, settings.public_url)
+
+
+def _visitors(gateway: Gateway) -> ConsoleSessions:
+    repository = ConsoleSessionRepository(gateway.records.database)
+    return ConsoleSessions(repository, gateway.credentials.sealer, gateway.settings.secret_key, _now)
 
 
 def _add_what_anybody_may_ask(app: FastAPI, records: Records, metrics: Metrics) -> resource_metadata.Remembered:

@@ -15,6 +15,7 @@ from app.errors import BackendNotFound, ClientError, Forbidden, GatewayError, No
 from app.http.client_address import client_address, limited_address
 from app.http.errors import HttpRefusal
 from app.http.scope import BY_KEY, LET_IN
+from app.limits.loop_shares import LoopShares
 from app.logs import LogContext, current
 from app.peers.client import FORWARDED
 from app.sessions.registry import SessionRegistry
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 class Front:
     """Answers requests to MCP endpoints; hands all others to `rest`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         rest: Rest,
         authenticator: Authenticator,
@@ -50,8 +51,10 @@ class Front:
         sse: HttpSse,
         registry: SessionRegistry,
         guard: StandstillGuard,
+        shares: LoopShares | None = None,
     ) -> None:
         self._rest, self._authenticator, self._registry, self._guard = rest, authenticator, registry, guard
+        self._shares = shares or LoopShares()
         self._hosts, self._requests, self._public_url, self._inside, self._tracer, self._issuers = rest.door
         self._endpoints: dict[str, dict[str, Endpoint]] = {
             "mcp": {"POST": streamable.post, "GET": streamable.get, "DELETE": streamable.delete},
@@ -136,6 +139,8 @@ class Front:
         await self._admit(request)
         if self._guard.standstill.is_detected():
             await self._guard.prove()
+        if request.method == "POST" and self._shares.is_over(request.tenant):
+            await self._shares.enter(request.tenant)
         await request.require_still_allowed()
         await endpoint(request)
 

@@ -6,6 +6,7 @@ from prometheus_client import Gauge
 
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
+from app.limits.loop_shares import LoopShares
 from app.metrics import Metrics
 from app.protocol.commands import Answer, Call, Failed
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, envelope_version, unsupported
@@ -29,6 +30,7 @@ from app.transports.sessionless_http import SessionlessHttp
 
 TRANSPORT = "streamable_http"
 MAX_BATCH = 50
+HEAVY_BODY = 64 << 10  # bytes: from here on its tenant is charged for reading it
 SESSION_HEADER, VERSION_HEADER = b"mcp-session-id", b"mcp-protocol-version"
 _HANDSHAKE_VALUES = frozenset(version.encode() for version in HANDSHAKE)
 
@@ -36,7 +38,7 @@ _HANDSHAKE_VALUES = frozenset(version.encode() for version in HANDSHAKE)
 class StreamableHttp:
     """Answers the three methods, for requests that Front has authenticated."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         registry: SessionRegistry,
         remote: RemoteSessions,
@@ -45,9 +47,11 @@ class StreamableHttp:
         *,
         max_body_bytes: int,
         keepalive_s: float,
+        shares: LoopShares | None = None,
     ) -> None:
         self._registry, self._remote, self._sessionless = registry, remote, sessionless
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+        self._shares = shares or LoopShares()
         self._get_streams, self._post_streams = metrics.streams.labels("get"), metrics.streams.labels("post")
 
     async def post(self, request: McpRequest) -> None:
@@ -61,7 +65,7 @@ class StreamableHttp:
         body = await request.body(self._max_body_bytes)
         if self._is_for_another(request, body) and await self._is_answered(request, body):
             return
-        message = request.parse(body)
+        message = request.parse(body) if len(body) < HEAVY_BODY else await self._parsed_in_turn(request, body)
         if type(message) is Request:
             try:
                 if _is_sessionless(request, message):
@@ -83,6 +87,13 @@ class StreamableHttp:
             return
         _pass_on(session, message)
         await request.answer_empty(202)
+
+    async def _parsed_in_turn(self, request: McpRequest, body: bytes) -> Message | list[Message]:
+        """What can take the loop tens of milliseconds, and cannot be cut."""
+        await self._shares.turn(request.tenant)
+        await request.require_still_allowed()
+        with self._shares.measured(request.tenant):
+            return request.parse(body)
 
     async def get(self, request: McpRequest) -> None:
         """The session's listen stream, or the stream of Last-Event-ID from there on."""

@@ -46,9 +46,10 @@ class Link:
         listing = ToolsetListing([shown("red", offer("red", tools=[tool("say")]))], Own((), [self.made]))
         self.gate, self.metrics = Gate(most), Metrics("test")
         self.outs: list[Out] = []
+        self.paused: list[bytes] = []
         fan_out = FanOut(About("all", "1"), listing)
         runs = RecipeRuns(fan_out, lambda: 0.0, Room())
-        self.recipes = LinkedRecipes("the toolset all of acme", runs, self.carry_out, self.metrics)
+        self.recipes = LinkedRecipes("the toolset all of acme", runs, self.carry_out, self.metrics, self.paused.append)
         self.recipes.attach(self.gate)
 
     def carry_out(self, outs: Iterable[Out]) -> None:

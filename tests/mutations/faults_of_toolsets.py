@@ -187,4 +187,32 @@ FAULTS_OF_TOOLSETS = (
         "if False:",
         ("tests/search/test_index.py",),
     ),
+    Fault(
+        "a recipe does all its work in one piece",
+        "app/protocol/recipes/run.py",
+        "if self._rested_at - self._fuel.left >= FUEL_OF_PIECE:",
+        "if False:",
+        ("tests/protocol/recipes/test_run.py",),
+    ),
+    Fault(
+        "a recipe that was stopped in its pause goes on",
+        "app/protocol/recipes/run.py",
+        "        if self._is_over:\n            return []\n        self._rested_at",
+        "        self._rested_at",
+        ("tests/protocol/recipes/test_run.py",),
+    ),
+    Fault(
+        "requests of a tenant over its share of the loop do not wait for a turn",
+        "app/transports/front.py",
+        "await self._shares.enter(request.tenant)",
+        "pass",
+        ("tests/transports/test_front_shares.py",),
+    ),
+    Fault(
+        "a large body is read out of turn",
+        "app/transports/streamable_http.py",
+        "await self._shares.turn(request.tenant)",
+        "pass",
+        ("tests/transports/test_front_shares.py",),
+    ),
 )

@@ -16,6 +16,7 @@ from app.domain import BackendSpec, Principal
 from app.errors import Unauthenticated
 from app.http.health import ALIVE
 from app.http.hosts import HostPolicy
+from app.limits.loop_shares import LoopShares
 from app.limits.rate_limiter import RateLimiter
 from app.metrics import Metrics
 from app.peers.passing import Passing
@@ -191,7 +192,12 @@ def authenticator() -> FakeAuthenticator:
 
 
 @pytest.fixture
-def http(registry: SessionRegistry, authenticator: FakeAuthenticator) -> Http:
+def shares() -> LoopShares:
+    return LoopShares()
+
+
+@pytest.fixture
+def http(registry: SessionRegistry, authenticator: FakeAuthenticator, shares: LoopShares) -> Http:
     async def behind(scope: Any, receive: Any, send: Any) -> None:
         """Stands for FastAPI: reads the body and says how long it was."""
         size, more = 0, True
@@ -215,10 +221,12 @@ def http(registry: SessionRegistry, authenticator: FakeAuthenticator) -> Http:
                 remote,
                 SessionlessHttp(sessionless, callers, metrics, keepalive_s=15.0),
                 metrics,
+                shares=shares,
                 **options,
             ),
             HttpSse(registry, remote, metrics, **options),
             registry,
             StandstillGuard(registry.standstill, (), all_ours, registry._sessions.deliver_held),
+            shares,
         )
     )

@@ -16,6 +16,7 @@ from app.config.settings import Settings
 from app.domain import Limits
 from app.errors import SettingsError
 from app.limits.descriptors import ProcessRoom
+from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
@@ -48,7 +49,7 @@ class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions; `upstreams` has
     the sessions with servers elsewhere. `catalog` knows what all of them offer, `knowledge` what administrators have
     written for their users, `toolsets` who uses several of them. `budgets`: how many processes a tenant may start;
-    `memory` ends those that are too much."""
+    `memory` ends those that are too much. `shares`: of the event loop."""
 
     sandboxes: Sandboxes
     supervisor: Supervisor
@@ -61,6 +62,7 @@ class Processes:
     catalog: Catalog
     knowledge: Knowledge
     toolsets: Toolsets
+    shares: LoopShares
 
 
 async def open_processes(opening: Opening, records: Records, credentials: Credentials) -> Processes:
@@ -106,7 +108,18 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     knowledge.changed.listen(toolsets.writings_changed)
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams, find=records.directory.find))
     return Processes(
-        sandboxes, supervisor, budgets, memory, failures, pool, upstreams, leasing, catalog, knowledge, toolsets
+        sandboxes,
+        supervisor,
+        budgets,
+        memory,
+        failures,
+        pool,
+        upstreams,
+        leasing,
+        catalog,
+        knowledge,
+        toolsets,
+        opening.shares,
     )
 
 

@@ -16,6 +16,7 @@ from jmespath.visitor import TreeInterpreter
 MAX_EXPRESSION = 1000  # characters
 FUEL = 20_000  # of one step, or of the output: at most some 20 ms
 FUEL_OF_RUN = 40_000  # of all steps together: those that are skipped follow each other without a pause
+FUEL_OF_PIECE = 2_000  # some 5 ms: then others have their turn before the next step
 BYTES_OF_FUEL = 256  # of values that are made, compared or passed to a function
 MAX_DEPTH = 20  # of templates
 
@@ -36,6 +37,10 @@ class Fuel:
 
     def __init__(self, left: int = FUEL, whole: "Fuel | None" = None) -> None:
         self._left, self._whole = left, whole
+
+    @property
+    def left(self) -> int:
+        return self._left
 
     def burn(self, units: int) -> None:
         """Raises BadExpression: there is not so much left."""

@@ -6,7 +6,16 @@ from typing import Any, Literal
 import msgspec
 
 from app.protocol.jsonrpc import members_of, string_of
-from app.protocol.recipes.expressions import FUEL, FUEL_OF_RUN, BadExpression, Fuel, filled, is_true, value_of
+from app.protocol.recipes.expressions import (
+    FUEL,
+    FUEL_OF_PIECE,
+    FUEL_OF_RUN,
+    BadExpression,
+    Fuel,
+    filled,
+    is_true,
+    value_of,
+)
 from app.protocol.recipes.recipe import Recipe, Step
 
 MAX_RESULT = 1 << 20  # bytes of one step's result
@@ -46,7 +55,12 @@ class Over(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-Next = CallTool | AskUser | GiveUp | Over
+class Pause(msgspec.Struct, frozen=True):
+    """Much work was done: call `go_on` when others had their turn. Nothing else of this run happens until then, unless
+    it is stopped."""
+
+
+Next = CallTool | AskUser | GiveUp | Pause | Over
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -67,6 +81,7 @@ class Run:
         self.trace: list[Ran] = []
         self._scope: dict[str, Any] = {"input": arguments, "steps": {}}
         self._fuel = Fuel(FUEL_OF_RUN)
+        self._rested_at = self._fuel.left
         self._group = 0
         self._asking: dict[str, Step] = {}
         self._calling: dict[str, Step] = {}
@@ -134,6 +149,13 @@ class Run:
         self._see(step, skipped=True)
         return self._go_on(now)
 
+    def go_on(self, now: float) -> list[Next]:
+        """After a Pause."""
+        if self._is_over:
+            return []
+        self._rested_at = self._fuel.left
+        return self._next_group(now)
+
     def stop(self, words: str, outcome: Outcome, now: float) -> list[Next]:
         """The run ends now, whatever runs: past its deadline, or its caller does not want it any more."""
         if self._is_over:
@@ -198,6 +220,11 @@ class Run:
         if self._calling or self._asking or self._is_over:
             return []
         self._group += 1
+        if self._rested_at - self._fuel.left >= FUEL_OF_PIECE:
+            return [Pause()]
+        return self._next_group(now)
+
+    def _next_group(self, now: float) -> list[Next]:
         if self._why or self._group >= len(self.recipe.method.groups):
             return self._end()
         return self._begin_group(now)

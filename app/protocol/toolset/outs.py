@@ -99,6 +99,12 @@ class RunBegins(msgspec.Struct, gc=False):
     deadline_s: float
 
 
+class RunPauses(msgspec.Struct, gc=False):
+    """The run for this call of the session has done much work: it goes on when others had their turn."""
+
+    call: bytes
+
+
 class RunEnds(msgspec.Struct, gc=False):
     """It is over. `steps` are the outcomes of its steps."""
 
@@ -108,5 +114,5 @@ class RunEnds(msgspec.Struct, gc=False):
     steps: tuple[str, ...]
 
 
-OfRecipes = RunRecipe | InnerCall | InnerCallAnswered | InnerCallOver | RunBegins | RunEnds
+OfRecipes = RunRecipe | InnerCall | InnerCallAnswered | InnerCallOver | RunBegins | RunPauses | RunEnds
 Out = ToSession | Listed | ToMember | FailCall | ListsChanged | Noise | Dropped | OfRecipes

@@ -22,7 +22,7 @@ from app.protocol.jsonrpc import (
     result_response,
     string_of,
 )
-from app.protocol.recipes.run import AskUser, CallTool, GiveUp, Next, Outcome, Over, Run, text_of_error
+from app.protocol.recipes.run import AskUser, CallTool, GiveUp, Next, Outcome, Over, Pause, Run, text_of_error
 from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.outs import (
     INNER,
@@ -32,6 +32,7 @@ from app.protocol.toolset.outs import (
     Out,
     RunBegins,
     RunEnds,
+    RunPauses,
     RunRecipe,
     ToSession,
 )
@@ -136,6 +137,11 @@ class RecipeRuns:
         begins = RunBegins(asked.id, asked.recipe.method.deadline_s)
         return [begins, *self._carry_out(running, running.run.begin(self._clock()))]
 
+    def go_on(self, call: bytes) -> list[Out]:
+        """Others had their turn."""
+        running = self._runs.get(call)
+        return [] if running is None else self._carry_out(running, running.run.go_on(self._clock()))
+
     def expired(self, call: bytes) -> list[Out]:
         """The deadline of this run has passed."""
         running = self._runs.get(call)
@@ -227,6 +233,8 @@ class RecipeRuns:
                 outs.append(InnerCall(running.id, inner, dump_request(inner, "tools/call", params)))
             elif isinstance(each, AskUser):
                 outs += self._ask(running, each)
+            elif isinstance(each, Pause):
+                outs.append(RunPauses(running.id))
             elif isinstance(each, GiveUp):
                 outs += self._give_up(running, each.step)
             else:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.protocol.recipes import run as module
 from app.protocol.recipes.recipe import Recipe
-from app.protocol.recipes.run import AskUser, CallTool, GiveUp, Next, Over, Run
+from app.protocol.recipes.run import AskUser, CallTool, GiveUp, Next, Over, Pause, Run
 from tests.protocol.recipes.dishes import question, recipe, step
 
 
@@ -22,6 +22,13 @@ def result(text: str = "", **members: Any) -> msgspec.Raw:
 def begun(made: Recipe, **arguments: Any) -> tuple[Run, list[Next]]:
     run = Run(made, arguments)
     return run, run.begin(0.0)
+
+
+def driven(run: Run, then: list[Next]) -> list[Next]:
+    """What comes after its pauses."""
+    while then and isinstance(then[-1], Pause):
+        then = [*then[:-1], *run.go_on(0.0)]
+    return then
 
 
 def over(then: list[Next]) -> Over:
@@ -164,10 +171,10 @@ def test_after_an_expression_without_a_value_no_other_step_of_its_group_begins()
 def test_all_expressions_of_a_run_together_have_a_limit():
     heavy = [step(f"s{number}", condition="input.many[?@ > `9`]") for number in range(32)]
     began = time.perf_counter()
-    _, then = begun(recipe(*heavy), many=list(range(9)) * 200)
+    then = driven(*begun(recipe(*heavy), many=list(range(9)) * 200))
     assert "the expressions do too much work" in words(then)
     assert time.perf_counter() - began < 1.0  # some 40 ms, on a machine with nothing else to do
-    assert isinstance(begun(recipe(*heavy[:2], step("end")), many=list(range(9)) * 200)[1][0], CallTool)
+    assert isinstance(driven(*begun(recipe(*heavy[:2], step("end")), many=list(range(9)) * 200))[0], CallTool)
 
 
 def test_an_expression_that_fails_after_the_answer_ends_the_run():
@@ -261,7 +268,7 @@ def test_whatever_happens_each_step_begins_once_in_order_and_there_is_one_end(da
             elif isinstance(each, GiveUp):
                 calling.discard(each.step)
                 asking.discard(each.step)
-            else:
+            elif isinstance(each, Over):
                 ends.append(each)
         if not calling and not asking:
             break
@@ -284,3 +291,22 @@ def test_whatever_happens_each_step_begins_once_in_order_and_there_is_one_end(da
         assert {each.outcome for each in run.trace} <= {"ok", "skipped"}
         assert len(run.trace) == sum(sizes)
     assert ends[0].result.get("isError", False) is (ends[0].outcome != "ok")
+
+
+def test_a_run_pauses_after_much_work_and_goes_on_where_it_was():
+    grow = "[@,@]|[@,@][]" + "|[@,@][]" * 8 + "|`false`"
+    run = Run(recipe(*(step(f"s{n}", condition=grow) for n in range(4)), step("last")), {})
+    pauses, then = 0, run.begin(0.0)
+    while isinstance(then[-1], Pause):
+        pauses, then = pauses + 1, run.go_on(0.0)
+    assert pauses > 1
+    assert [each.step for each in then if isinstance(each, CallTool)] == ["last"]
+    assert [ran.outcome for ran in run.trace] == ["skipped"] * 4
+
+
+def test_a_run_that_was_stopped_in_its_pause_does_not_go_on():
+    grow = "[@,@]|[@,@][]" + "|[@,@][]" * 8 + "|`false`"
+    run = Run(recipe(*(step(f"s{n}", condition=grow) for n in range(9))), {})
+    assert isinstance(run.begin(0.0)[-1], Pause)
+    assert isinstance(run.stop("enough", "cancelled", 0.0)[-1], Over)
+    assert run.go_on(0.0) == []
