@@ -169,14 +169,13 @@ class ToolsetLink:
         """As BackendLink.send. What the toolset answers itself comes later, not from within this call."""
         began, of_recipes = time.perf_counter(), self._recipes.runs.from_session(line)
         outs = self._fan_out.from_session(line) if of_recipes is None else of_recipes
-        if outs and type(outs[0]) is not ToMember:  # its own answer: a search, or a list
-            self._shares.charge(self._tenant, time.perf_counter() - began)
         for out in outs:
             if type(out) is ToMember and out.call is not None:
                 self._call(out, out.call)
             elif type(out) is ToMember:
                 self._tell_member(out)
-            else:
+            else:  # its own answer: of a search, for example
+                self._shares.charge(self._tenant, time.perf_counter() - began)
                 asyncio.get_running_loop().call_soon(self._carry_out, out)
 
     def _call(self, out: ToMember, call: bytes) -> None:
