@@ -15,13 +15,6 @@ FAULTS_OF_EGRESS = (
         ("tests/egress/test_egress.py",),
     ),
     Fault(
-        "pieces of a request to the proxy are read without a turn of the loop",
-        "app/egress/incoming.py",
-        "            await asyncio.sleep(0)  # the next piece may be there already\n",
-        "",
-        ("tests/egress/test_egress.py",),
-    ),
-    Fault(
         "a process with a network of its own keeps the machine's",
         "app/spawner/network.py",
         "    if not _has_left(_CLONE_NEWNET):\n        _enter_user_namespace()\n",
