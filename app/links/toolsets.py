@@ -88,7 +88,7 @@ class Writings(Protocol):
 
 
 class Plan(NamedTuple):
-    """A listing to be made. `of`: what it is made of: it is current as long as all of these are the same objects."""
+    """A listing to be made. `of`: what it is made of: it is current as long as all of these are equal."""
 
     spec: BackendSpec | None
     of: tuple[object, ...]
@@ -97,8 +97,7 @@ class Plan(NamedTuple):
 
     def is_of(self, other: "Plan") -> bool:
         """Whether both would make the same."""
-        same = len(self.of) == len(other.of) and all(map(_is, self.of, other.of))
-        return same and self.spec == other.spec
+        return self.of == other.of and self.spec == other.spec
 
 
 class Kept(NamedTuple):
@@ -384,7 +383,3 @@ def _own(spec: BackendSpec, written: Written) -> Own | None:
         return None
     recipes = [each for each in written.recipes if each.toolset == spec.name]
     return Own.chosen(written.guides, spec.toolset.guides, recipes)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

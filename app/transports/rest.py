@@ -137,6 +137,8 @@ class Rest:
                 detail = "this node stopped before it knew whether the change was made; check before repeating it"
                 problem = ProblemResponse(500, stops.reason, detail=detail)
             await last_word(problem(scope, receive, send))
+        except HTTPException:  # of `_limited`, which FastAPI answers
+            raise
         except Exception:
             log.exception("Request failed with an unexpected exception: a bug in the gateway")
             if not has_begun:  # outside of FastAPI, which has answered already
