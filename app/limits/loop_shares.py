@@ -31,30 +31,38 @@ T = TypeVar("T")
 class LoopUses:
     """How much time each tenant has used lately. Pure: the clock is passed in."""
 
-    __slots__ = ("debts",)
+    __slots__ = ("_debts", "over")
 
     def __init__(self) -> None:
-        self.debts: dict[str, tuple[float, float]] = {}  # seconds used, and when that was; the latest is last
+        self._debts: dict[str, tuple[float, float]] = {}  # seconds used, and when that was; the latest is last
+        self.over = set[str]()  # those that were over their share when they were looked at last
 
     def charge(self, tenant: str, seconds: float, now: float) -> bool:
         """Counts what the tenant has used just now. Returns whether it is more than its share."""
         debt = min(MAX_DEBT_S, self._debt(tenant, now) + seconds)
-        self.debts.pop(tenant, None)
-        if len(self.debts) >= MAX_TENANTS:
-            del self.debts[next(iter(self.debts))]
-        self.debts[tenant] = debt, now
+        self._debts.pop(tenant, None)
+        if len(self._debts) >= MAX_TENANTS:
+            forgotten = next(iter(self._debts))
+            self.over.discard(forgotten)
+            del self._debts[forgotten]
+        self._debts[tenant] = debt, now
+        if debt > BURST_S:
+            self.over.add(tenant)
         return debt > BURST_S
 
     def is_over(self, tenant: str, now: float) -> bool:
         """Whether the tenant has used more than its share."""
-        return tenant in self.debts and self._debt(tenant, now) > BURST_S
+        if self._debt(tenant, now) > BURST_S:
+            return True
+        self.over.discard(tenant)
+        return False
 
     def _debt(self, tenant: str, now: float) -> float:
-        debt, at = self.debts.get(tenant, (0.0, now))
+        debt, at = self._debts.get(tenant, (0.0, now))
         return max(0.0, debt - SHARE * (now - at))
 
     def __len__(self) -> int:
-        return len(self.debts)
+        return len(self._debts)
 
 
 class LoopShares:
@@ -62,7 +70,7 @@ class LoopShares:
 
     def __init__(self, metrics: Metrics | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._uses, self._metrics, self._clock = LoopUses(), metrics, clock
-        self._debts = self._uses.debts  # asked for each call
+        self._over = self._uses.over  # asked for each call
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by tenant; the first has the next turn
         self._next: asyncio.Handle | None = None
         self._others_until = 0.0  # until then the loop is for others than those that are over their share
@@ -75,7 +83,7 @@ class LoopShares:
 
     def is_over(self, tenant: str) -> bool:
         """Whether the tenant has used more than its share lately."""
-        return tenant in self._debts and self._uses.is_over(tenant, self._clock())
+        return tenant in self._over and self._uses.is_over(tenant, self._clock())
 
     @contextmanager
     def measured(self, tenant: str) -> Iterator[None]:
