@@ -22,6 +22,7 @@ from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Te
 from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
+from app.limits.loop_shares import LoopShares
 from app.limits.rate_limiter import RateLimiter
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
@@ -189,6 +190,7 @@ class AdminContext:
     answered_once: AnsweredOnce
     switches: SwitchRepository
     due: DueRepository
+    shares: LoopShares
     under_way: set[tuple[str, str]] = field(default_factory=set)  # see `Access.alone`
 
 

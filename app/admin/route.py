@@ -1,11 +1,11 @@
-"""AdminRoute: checks each authenticated request to the REST API: rate, query parameters, body, `Idempotency-Key`.
-ResourceRouter: the routes of a resource."""
+"""AdminRoute: checks each authenticated request to the REST API: rate, turn on the event loop, query parameters, body,
+`Idempotency-Key`. ResourceRouter: the routes of a resource."""
 
 import codecs
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,10 +21,13 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from app.admin.idempotency import AnsweredOnce
+from app.auth.policy import is_platform_admin, may_see
+from app.domain import is_name
 from app.errors import InvalidRequest, ParseError
-from app.http.dependencies import AuthenticatedRoute, authenticated_principal
+from app.http.dependencies import PRINCIPAL, AuthenticatedRoute, authenticate_again, authenticated_principal
 from app.http.errors import HttpRefusal
 from app.http.problems import MAX_ERRORS
+from app.limits.loop_shares import LoopShares
 from app.limits.rate_limiter import RateLimiter
 
 MAX_SHOWN = 100  # characters of an unknown name
@@ -45,8 +49,6 @@ class AdminRoute(AuthenticatedRoute):
         known, takes_body = _known_parameters(self.dependant), self.body_field is not None
 
         async def checked(request: Request) -> Response:
-            rates: RateLimiter = request.app.state.admin_context.rates
-            rates.spend(authenticated_principal(request).identity, _cost(request.method, request.scope["path"]))
             _require_known(request, known)
             if request.method != "GET":
                 _check(await _body(request), request.headers.get("content-type", ""), takes_body=takes_body)
@@ -55,7 +57,18 @@ class AdminRoute(AuthenticatedRoute):
                 return await handle(request)
             return await _once(request, key, handle)
 
-        return checked
+        async def in_its_share(request: Request) -> Response:
+            context = request.app.state.admin_context
+            rates: RateLimiter = context.rates
+            shares: LoopShares = context.shares
+            rates.spend(authenticated_principal(request).identity, _cost(request.method, request.scope["path"]))
+            tenant = await _in_turn(request, shares)
+            response = await shares.charged(tenant, checked(request))
+            if isinstance(response, StreamingResponse):
+                response.body_iterator = _parts_in_turn(response.body_iterator, shares, tenant)
+            return response
+
+        return in_its_share
 
 
 class ResourceRouter(APIRouter):
@@ -81,6 +94,35 @@ class ResourceRouter(APIRouter):
         if self._last_words.isdisjoint(words):
             return Match.NONE, {}
         return super().matches(scope)
+
+
+async def _in_turn(request: Request, shares: LoopShares) -> str:
+    """Returns the tenant whose share of the event loop a request uses, once that has a turn: the tenant of the path
+    where it exists for the principal, else nobody could be kept from using up that of others. Platform administrators
+    do not wait: they are who can stop such a tenant."""
+    principal = authenticated_principal(request)
+    named = request.path_params.get("tenant", principal.tenant)
+    tenant: str = named if may_see(principal, named) and is_name(named) else principal.tenant
+    if shares.is_over(tenant) and not is_platform_admin(principal):
+        await shares.enter(tenant)
+        request.scope[PRINCIPAL] = await authenticate_again(request)
+    return tenant
+
+
+async def _parts_in_turn(parts: AsyncIterable[Any], shares: LoopShares, tenant: str) -> AsyncIterator[Any]:
+    """The parts of a file, each in its turn, and charged."""
+    every = aiter(parts)
+    while True:
+        await shares.turn(tenant)
+        try:
+            part = await shares.charged(tenant, _next(every))
+        except StopAsyncIteration:
+            return
+        yield part
+
+
+async def _next(parts: AsyncIterator[Any]) -> Any:
+    return await anext(parts)
 
 
 async def _once(request: Request, key: str, handle: Handler) -> Response:

@@ -8,13 +8,15 @@ for others at least as long. Nothing is refused for it but more waiting requests
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from app.errors import RateLimited
 from app.limit_reached import FIXED, LimitReached
 from app.metrics import Metrics
+from app.processes.output.loop_share import charged as steps_charged
 from app.search.work import Work
 
 PIECE_S = 0.005
@@ -73,11 +75,13 @@ class LoopShares:
         self._over = self._uses.over  # asked for each call
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by tenant; the first has the next turn
         self._next: asyncio.Handle | None = None
+        self._charged_s = 0.0  # to all tenants, ever
         self._others_until = 0.0  # until then the loop is for others than those that are over their share
 
     def charge(self, tenant: str, seconds: float) -> None:
         """Counts what this tenant made the loop do just now."""
         now = self._clock()
+        self._charged_s += seconds
         if self._uses.charge(tenant, seconds, now):
             self._others_until = min(now + MAX_REST_S, max(self._others_until, now) + seconds)
 
@@ -88,11 +92,19 @@ class LoopShares:
     @contextmanager
     def measured(self, tenant: str) -> Iterator[None]:
         """Charges what is done inside, which awaits nothing."""
-        began = self._clock()
+        began = self.uncharged()
         try:
             yield
         finally:
-            self.charge(tenant, self._clock() - began)
+            self.charge(tenant, self.uncharged() - began)
+
+    def uncharged(self) -> float:
+        """A clock that leaves out what was charged: what measures work by it charges nothing of it twice."""
+        return self._clock() - self._charged_s
+
+    async def charged(self, tenant: str, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits the work of a request, and charges each of its steps."""
+        return await steps_charged(work, partial(self.charge, tenant), self.uncharged)
 
     async def turn(self, tenant: str) -> None:
         """Returns at once, without suspending, unless the tenant is over its share; else waits for its turn. Whatever

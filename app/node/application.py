@@ -89,6 +89,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         now=_now,
         switches=records.switches,
         due=DueRepository(records.database),
+        shares=gateway.processes.shares,
         audit=AuditLog(records.database),
         node=gateway.membership.all_nodes,
         rates=RateLimiter("rest", metrics.rate_limited),
@@ -104,7 +105,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     streamable = StreamableHttp(
         registry, remote, sessionless, metrics, max_body_bytes=body, keepalive_s=keepalive_s, shares=shares
     )
-    sse = HttpSse(registry, remote, metrics, max_body_bytes=body, keepalive_s=keepalive_s)
+    sse = HttpSse(registry, remote, metrics, max_body_bytes=body, keepalive_s=keepalive_s, shares=shares)
     door = Door(
         HostPolicy(settings.allowed_hosts, settings.allowed_origins, settings.node_url),
         RequestLog(metrics, settings.access_log, lines or AccessLines({}), watching.refusals, watching.tallies),

@@ -5,6 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
+from app.limits.loop_shares import LoopShares
 from app.metrics import Metrics
 from app.protocol.commands import Listen
 from app.protocol.headers import is_json, parse_accept
@@ -13,6 +14,7 @@ from app.protocol.sse_format import encode_endpoint
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.transports.event_stream import StreamOptions, send_events
+from app.transports.large_bodies import parsed, turn_for
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
 
@@ -30,8 +32,9 @@ class HttpSse:
         *,
         max_body_bytes: int,
         keepalive_s: float,
+        shares: LoopShares | None = None,
     ) -> None:
-        self._registry, self._remote = registry, remote
+        self._registry, self._remote, self._shares = registry, remote, shares or LoopShares()
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
         self._streams = metrics.streams.labels("sse")
 
@@ -60,10 +63,11 @@ class HttpSse:
         if not is_json(request.headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
         body = await request.body(self._max_body_bytes)
+        await turn_for(request, body, self._shares)
         session = self._find(request, session_id, body) or await self._remote.session(request, session_id, body)
         if session is None:
             return
-        message = request.parse(body)
+        message = parsed(request, body, self._shares)
         if isinstance(message, list):
             raise InvalidMessage("HTTP+SSE has no batches")
         if isinstance(message, Request):
@@ -79,7 +83,7 @@ class HttpSse:
         who = request.principal, request.tenant, request.backend
         session = self._registry.get(session_id, *who)
         if session is None and session_id in self._registry:
-            message = request.parse(body)
+            message = parsed(request, body, self._shares)
             if isinstance(message, Notification):
                 session = self._registry.get(session_id, *who, message)
         return session

@@ -12,7 +12,7 @@ from app.protocol.commands import Answer, Call, Failed
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, envelope_version, unsupported
 from app.protocol.event_ids import EventId, is_primed, parse_event_id
 from app.protocol.headers import Accepted, is_json, parse_accept, parse_version
-from app.protocol.jsonrpc import Message, Notification, Request, Response, parse_client
+from app.protocol.jsonrpc import Message, Notification, Request, Response
 from app.protocol.revisions import HANDSHAKE, allows_batches, is_handshake
 from app.protocol.sse_format import FIRST_BYTE, encode_primer
 from app.sessions.endings import DELETED
@@ -23,6 +23,7 @@ from app.streams.streams import Reply
 from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.large_answers import answer_with
+from app.transports.large_bodies import parsed, turn_for
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
 from app.transports.request_spans import message_over
@@ -30,7 +31,6 @@ from app.transports.sessionless_http import SessionlessHttp
 
 TRANSPORT = "streamable_http"
 MAX_BATCH = 50
-HEAVY_BODY = 64 << 10  # bytes: from here on its tenant is charged for reading it
 SESSION_HEADER, VERSION_HEADER = b"mcp-session-id", b"mcp-protocol-version"
 _HANDSHAKE_VALUES = frozenset(version.encode() for version in HANDSHAKE)
 
@@ -65,7 +65,8 @@ class StreamableHttp:
         body = await request.body(self._max_body_bytes)
         if self._is_for_another(request, body) and await self._is_answered(request, body):
             return
-        message = request.parse(body) if len(body) < HEAVY_BODY else await self._parsed_in_turn(request, body)
+        await turn_for(request, body, self._shares)
+        message = parsed(request, body, self._shares)
         if type(message) is Request:
             try:
                 if _is_sessionless(request, message):
@@ -87,13 +88,6 @@ class StreamableHttp:
             return
         _pass_on(session, message)
         await request.answer_empty(202)
-
-    async def _parsed_in_turn(self, request: McpRequest, body: bytes) -> Message | list[Message]:
-        """What can take the loop tens of milliseconds, and cannot be cut."""
-        await self._shares.turn(request.tenant)
-        await request.require_still_allowed()
-        with self._shares.measured(request.tenant):
-            return request.parse(body)
 
     async def get(self, request: McpRequest) -> None:
         """The session's listen stream, or the stream of Last-Event-ID from there on."""
@@ -287,7 +281,7 @@ class StreamableHttp:
         try:
             return await self._fetch(request, body) is None
         except GatewayError as error:
-            message = parse_client(body)  # raises what is wrong with the message, which comes first
+            message = parsed(request, body, self._shares)  # raises what is wrong with it, which comes first
             await request.answer_error(error, message.id if type(message) is Request else b"null")
             return True
 

@@ -33,6 +33,7 @@ from app.http import health
 from app.inspections.inspection import About
 from app.inspections.inspections import Inspections
 from app.inspections.masking import Mask
+from app.limits.loop_shares import LoopShares
 from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
@@ -434,6 +435,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         rates=RateLimiter("rest", metrics.rate_limited),
         switches=switches,
         due=DueRepository(database),
+        shares=LoopShares(metrics),
         answered_once=AnsweredOnce(IdempotencyRepository(database), b"s" * 32, _now),
     )
     app.state.admin_context = context

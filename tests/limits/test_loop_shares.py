@@ -206,3 +206,26 @@ async def test_waits_are_counted() -> None:
             await shares.turn(tenant)
     assert metrics.loop_share_waits.labels("acme")._value.get() > 0
     assert metrics.loop_share_waits.labels("_OTHER")._value.get() > 0
+
+
+async def test_what_was_charged_inside_is_not_charged_again() -> None:
+    clock = Clock()
+    shares, charged = LoopShares(clock=clock), list[float]()
+    charge = shares.charge
+
+    def noted(tenant: str, seconds: float) -> None:
+        charged.append(round(seconds, 6))
+        charge(tenant, seconds)
+
+    shares.charge = noted  # type: ignore[method-assign]
+
+    async def work() -> str:
+        clock.now += 0.001
+        with shares.measured("acme"):
+            clock.now += 0.02
+        await asyncio.sleep(0)
+        clock.now += 0.003
+        return "done"
+
+    assert await shares.charged("acme", work()) == "done"
+    assert charged == [0.02, 0.001, 0.003]

@@ -15,6 +15,7 @@ BUDGETS = ("tests/backends/test_pool_budgets.py", "tests/limits/test_tenant_budg
 METER = ("tests/processes/test_meter.py",)
 TENANT_MEMORY = ("tests/limits/test_tenant_memory.py",)
 LOOP_SHARES = ("tests/limits/test_loop_shares.py",)
+REST_SHARES = ("tests/admin/test_route_shares.py",)
 PROCESS_LIMITS = ("tests/integration/test_process_limits.py",)
 TASKS = ("tests/protocol/test_running_tasks.py",)
 UNREAD = ("tests/limits/test_unread_answers.py",)
@@ -411,5 +412,40 @@ FAULTS_OF_LIMITS = (
         "if self.waiting(tenant) < MAX_WAITING:",
         "if True:",
         LOOP_SHARES,
+    ),
+    Fault(
+        "what a piece has charged itself is charged again by what it is part of",
+        "app/limits/loop_shares.py",
+        "return self._clock() - self._charged_s",
+        "return self._clock()",
+        LOOP_SHARES,
+    ),
+    Fault(
+        "requests to the REST API do not wait for a turn",
+        "app/admin/route.py",
+        "await shares.enter(tenant)",
+        "pass",
+        REST_SHARES,
+    ),
+    Fault(
+        "what a request to the REST API does on the loop is nobody's",
+        "app/admin/route.py",
+        "await shares.charged(tenant, checked(request))",
+        "await checked(request)",
+        REST_SHARES,
+    ),
+    Fault(
+        "requests that name another tenant use up its share of the loop",
+        "app/admin/route.py",
+        "named if may_see(principal, named) and is_name(named) else principal.tenant",
+        "named",
+        REST_SHARES,
+    ),
+    Fault(
+        "a key that was revoked while its request waited for a turn is let in",
+        "app/admin/route.py",
+        "        request.scope[PRINCIPAL] = await authenticate_again(request)\n",
+        "",
+        REST_SHARES,
     ),
 )

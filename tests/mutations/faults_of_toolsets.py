@@ -210,9 +210,16 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a large body is read out of turn",
-        "app/transports/streamable_http.py",
-        "await self._shares.turn(request.tenant)",
+        "app/transports/large_bodies.py",
+        "await shares.turn(request.tenant)",
         "pass",
+        ("tests/transports/test_front_shares.py",),
+    ),
+    Fault(
+        "a large body of HTTP+SSE is read out of turn",
+        "app/transports/http_sse.py",
+        "        await turn_for(request, body, self._shares)\n",
+        "",
         ("tests/transports/test_front_shares.py",),
     ),
 )

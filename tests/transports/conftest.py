@@ -224,7 +224,7 @@ def http(registry: SessionRegistry, authenticator: FakeAuthenticator, shares: Lo
                 shares=shares,
                 **options,
             ),
-            HttpSse(registry, remote, metrics, **options),
+            HttpSse(registry, remote, metrics, shares=shares, **options),
             registry,
             StandstillGuard(registry.standstill, (), all_ours, registry._sessions.deliver_held),
             shares,

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from app.limits.loop_shares import LoopShares
-from app.transports import streamable_http
+from app.transports import large_bodies
 from tests.sessions.fakes import FakePool
 from tests.transports.conftest import FakeAuthenticator, Http
 from tests.transports.test_front import MCP, initialize
@@ -42,10 +42,12 @@ async def test_a_large_body_is_read_in_turn_and_charged(
     http: Http, pool: FakePool, shares: LoopShares, turns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, charged = await initialize(http, pool), list[str]()
-    monkeypatch.setattr(streamable_http, "HEAVY_BODY", len(NOTE))
+    monkeypatch.setattr(large_bodies, "HEAVY_BODY", len(NOTE))
     monkeypatch.setattr(shares, "charge", lambda tenant, seconds: charged.append(tenant))
     assert (await http.ask("POST", MCP, NOTE, mcp_session_id=session)).status == 202
     assert (turns, charged) == (["acme"], ["acme"])
+    assert (await http.ask("POST", f"/t/acme/echo/messages?sessionId={session}", NOTE)).status == 202
+    assert (turns, charged) == (["acme"] * 2, ["acme"] * 2)
 
 
 async def test_what_was_revoked_during_the_wait_is_refused(

@@ -62,18 +62,21 @@ class LoopShare:
 
 
 @types.coroutine
-def charged(work: Coroutine[Any, Any, T], took: Callable[[float], object]) -> Generator[Any, Any, T]:
-    """Awaits the work; `took` is told how long each of its steps took, from one wait to the next."""
+def charged(
+    work: Coroutine[Any, Any, T], took: Callable[[float], object], clock: Callable[[], float] | None = None
+) -> Generator[Any, Any, T]:
+    """Awaits the work; `took` is told how long each of its steps took by the `clock`, from one wait to the next."""
     thrown: BaseException | None = None
+    clock = clock or time.perf_counter
     while True:
-        began = time.perf_counter()
+        began = clock()
         try:
             waited_for = work.send(None) if thrown is None else work.throw(thrown)
         except StopIteration as done:
             result: T = done.value
             return result
         finally:
-            took(time.perf_counter() - began)
+            took(clock() - began)
         thrown = None
         try:
             yield waited_for
