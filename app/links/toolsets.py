@@ -1,5 +1,6 @@
 """Toolsets: gives sessions of toolsets their links, and tells them what has changed."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -274,7 +275,8 @@ class Toolsets:
     async def run(self) -> None:
         """Indexes what has changed in open sessions, and forgets what nobody searches any more, until cancelled."""
         while True:
-            with anyio.move_on_after(EVERYTHING_S if self._searched_at else None):
+            oldest = min(self._searched_at.values(), default=math.inf)
+            with anyio.move_on_after(max(0.0, oldest + EVERYTHING_S - time.monotonic())):
                 await self._has_to_index.wait()
             self._has_to_index = anyio.Event()
             since = time.monotonic() - EVERYTHING_S

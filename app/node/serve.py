@@ -36,6 +36,7 @@ from app.http.client_address import TrustedProxies
 from app.http.scope import BY_NODE, LET_IN
 from app.limits.descriptors import free_descriptor, soft_limit
 from app.metrics import Metrics
+from app.node.allocator import give_back_freed_memory
 from app.node.application import create_app
 from app.node.certificate_files import CertificateFiles, read_certificate
 from app.node.demo import set_up_demo
@@ -76,6 +77,7 @@ def serve(settings: Settings, *, demo: bool = False, member: int | None = None) 
         GatewayError: something else that is needed does not work.
     """
     refuse_inspection()
+    give_back_freed_memory()
     node_id = new_node_id(settings.node_name)
     of_every_line = {"node": node_id} if member is None else {"node": node_id, "member": member}
     logs.configure(settings.log_level, of_every_line=of_every_line)
