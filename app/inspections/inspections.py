@@ -5,6 +5,7 @@ What they keep together is bounded by InspectionMemory.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from app.errors import Conflict, QuotaExceeded
 from app.inspections.inspection import LEAVES_MESSAGES, About, Ending, Inspection
@@ -20,7 +21,8 @@ MAX_ENDED = 100  # of a tenant that are still listed; the audit trail has all
 
 
 class Inspections:
-    """`max_bytes` of 0: none can be opened. `on_end` is called with each one that has ended."""
+    """`max_bytes` of 0: none can be opened. `on_end` is called with each one that has ended.
+    `charge`: a tenant has used the event loop for so many seconds."""
 
     def __init__(
         self,
@@ -28,9 +30,10 @@ class Inspections:
         *,
         on_end: Callable[[Inspection], None] = lambda inspection: None,
         on_dropped: Callable[[int], None] = lambda count: None,
+        charge: Callable[[str, float], None] = lambda tenant, seconds: None,
     ) -> None:
         self._memory, self._on_end = InspectionMemory(max_bytes, on_dropped), on_end
-        self._looking_time = of_node()
+        self._looking_time, self._charge = of_node(), charge
         self._open: dict[str, Inspection] = {}
         self._ended: dict[str, deque[Inspection]] = {}  # by tenant, oldest first
 
@@ -72,7 +75,7 @@ class Inspections:
                 f"{theirs} inspections of this tenant are open on this node, and {len(self._open)} in all; close one"
             )
             raise QuotaExceeded("inspections", words, retry_after_s=60.0)
-        looking_time = LookingTime(within=self._looking_time)
+        looking_time = LookingTime(within=self._looking_time, charge=partial(self._charge, about.tenant))
         inspection = self._open[about.id] = Inspection(about, mask, self._memory, secrets_of, looking_time, place)
         return inspection
 

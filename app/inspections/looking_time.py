@@ -11,7 +11,7 @@ SAVED_S = 0.2  # what an inspection that has seen nothing for a while may spend 
 
 class LookingTime:
     """Grows by a share of the time that passes, up to `saved_s`. What is used for one message may exceed it, which the
-    next ones make up for. What is used of it is used of `within` too."""
+    next ones make up for. What is used of it is used of `within` too, and `charge` is told."""
 
     def __init__(
         self,
@@ -19,9 +19,11 @@ class LookingTime:
         saved_s: float = SAVED_S,
         *,
         within: Optional["LookingTime"] = None,
+        charge: Callable[[float], None] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._share, self._saved_s, self._within, self._clock = share, saved_s, within, clock
+        self._share, self._saved_s, self._within, self._charge = share, saved_s, within, charge
+        self._clock = clock
         self._left, self._at = saved_s, clock()
 
     def is_left(self) -> bool:
@@ -41,6 +43,7 @@ class LookingTime:
 
     def use(self, seconds: float) -> None:
         self._left -= seconds
+        self._charge(seconds)
         if self._within is not None:
             self._within.use(seconds)
 

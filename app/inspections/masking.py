@@ -18,7 +18,7 @@ MIN_VALUE = 6  # characters of a backend's variable or header that is masked whe
 MAX_BYTES = 256 << 10  # of a message that is looked through; of a longer one nothing is kept
 MAX_TEXT = 64 << 10  # characters of a message that are kept
 MAX_DEPTH = 60  # below it everything is masked
-MAX_LOOK_S = 0.25  # of the processor for one message, while which the node does nothing else; longer, nothing is kept
+MAX_LOOK_S = 0.03  # of the processor for one message, while which the node does nothing else; longer, nothing is kept
 MAX_VALUES = 4000  # that are looked for, in all their forms; where there are more nothing is kept
 _STRIDE = 256  # values between two looks at the time
 
@@ -54,6 +54,9 @@ _HEADER = re.compile(
     r"(?i)(\b(?:authorization|cookie)\\?[\"']?\s{0,4}:\s{0,4}\\?[\"']?|\bbasic\s{1,4}(?=[a-z]{0,2048}[0-9+/=]))"
     r"[^\r\n\"'\\]{1,16384}"
 )
+# What each match of a pattern has in it, in lower case for those that ignore it: most texts need not be searched.
+_IN_SHAPES = ("eyJ", "k-", "k_", "gh", "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza", "-----BEGIN ")
+_IN_HEADER, _IN_ASSIGNED = ("authorization", "cookie", "basic"), ("pass", "pwd", "secret", "token", "key", "sig")
 # Of a parameter whose name says that it is secret: what a schema says about it. All else could be its value.
 _DESCRIBES = frozenset({"type", "title", "description", "format", "pattern", "minLength", "maxLength", "$ref", "items",
                         "properties", "required", "anyOf", "oneOf", "allOf", "writeOnly", "readOnly"})  # fmt: skip
@@ -130,11 +133,16 @@ class Mask:
         if self.is_full:
             return self._masked()
         cleaned = self._without_values(text)
+        folded = cleaned.lower() if cleaned.isascii() else None  # else other letters may stand for those of a pattern
+        if any(map(cleaned.__contains__, _IN_SHAPES)):
+            cleaned = self._put(_SHAPES, MASKED, cleaned)
+        if folded is None or any(map(folded.__contains__, _IN_HEADER)):
+            cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
+        if "@" in cleaned:
+            cleaned = self._put(_IN_URL, rf"\g<1>{MASKED}", cleaned)
+        if folded is None or any(map(folded.__contains__, _IN_ASSIGNED)):
+            cleaned = self._put(_ASSIGNED, rf"\g<1>\g<2>\g<3>\g<4>{MASKED}", cleaned)
         self._look_at_time()
-        cleaned = self._put(_SHAPES, MASKED, cleaned)
-        cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
-        cleaned = self._put(_IN_URL, rf"\g<1>{MASKED}", cleaned)
-        cleaned = self._put(_ASSIGNED, rf"\g<1>\g<2>\g<3>\g<4>{MASKED}", cleaned)
         without = without_credentials(cleaned)
         self._found += without != cleaned
         return without
@@ -153,17 +161,19 @@ class Mask:
             raise _TooSlow
 
     def _put(self, pattern: re.Pattern[str], mark: str, text: str) -> str:
+        self._look_at_time()
         cleaned, times = pattern.subn(mark, text)
         self._found += times
         return cleaned
 
     def _cleaned(self, value: Any, depth: int = 0, *, is_secret: bool = False) -> Any:
         """`is_secret`: it is the value of a member whose name says so; all its texts and numbers are masked."""
-        if isinstance(value, (dict, _Repeated)):
-            return self._masked() if depth > MAX_DEPTH else self._object(value, depth, is_secret)
-        if isinstance(value, list):
+        if isinstance(value, (dict, list)):
+            self._look_at_time()
             if depth > MAX_DEPTH:
                 return self._masked()
+            if isinstance(value, (dict, _Repeated)):
+                return self._object(value, depth, is_secret)
             return [
                 self._cleaned(each, depth + 1, is_secret=is_secret or _is_flag(before))
                 for before, each in zip(("", *value), value, strict=False)

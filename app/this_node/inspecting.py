@@ -53,10 +53,11 @@ class Inspecting:
         write: Callable[[Act], Awaitable[None]],
         metrics: Metrics,
         max_bytes: int,
+        charge: Callable[[str, float], None] = lambda tenant, seconds: None,
     ) -> None:
         self._node, self._registry, self._specs, self._headers, self._write = node, sessions, specs, headers, write
         dropped = metrics.inspection_messages_dropped
-        self._inspections = Inspections(max_bytes, on_end=self._has_ended, on_dropped=dropped.inc)
+        self._inspections = Inspections(max_bytes, on_end=self._has_ended, on_dropped=dropped.inc, charge=charge)
         self._open_now = metrics.inspections_open
         self._sessions: dict[str, list[Session]] = {}  # by inspection
         self._of_backends: dict[tuple[str, str], Inspection] = {}

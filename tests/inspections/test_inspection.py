@@ -188,3 +188,10 @@ def test_numbers_of_several_nodes_are_in_the_order_of_time_wherever_a_part_was_o
     assert Numbers(Place(1, 2, begun_s_ago=3600.0), lambda: now).next() < 2 * 3_000_000
     alone = Numbers()
     assert ([alone.next() for _ in range(3)], alone.bound()) == ([1, 2, 3], None)
+
+
+def test_masking_is_charged_to_the_tenant() -> None:
+    charged = list[str]()
+    inspections = Inspections(80_000, charge=lambda tenant, seconds: charged.append(tenant))
+    inspections.open(about("1", "acme"), Mask()).word("a word to look at")
+    assert charged == ["acme"]

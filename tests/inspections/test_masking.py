@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from app.inspections import masking
 from app.inspections.masking import MASKED, MAX_BYTES, MAX_TEXT, MAX_VALUES, Mask, names_secret
 
 
@@ -219,3 +220,26 @@ def test_with_more_secrets_than_can_be_looked_for_nothing_is_kept() -> None:
     assert len(mask._known) < 2 * MAX_VALUES
     assert mask.message(b'{"text": "anything"}') == (None, True, 0)
     assert mask.text("anything") == MASKED
+
+
+@pytest.mark.parametrize("unit", ["[]", '{"a":1}', "{}", '""', "1", "[[1]]"])
+def test_many_small_values_are_given_up_too(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text of them is long enough to be looked through."""
+    monkeypatch.setattr(masking, "MAX_LOOK_S", 0.0)
+    assert Mask().message(f"[{','.join([unit] * 20_000)}]".encode()) == (None, True, 0)
+
+
+@pytest.mark.parametrize("text", [
+    "sk-" + "a" * 20, "pk_" + "a" * 20, "rk-" + "a" * 20, "gho_" + "a" * 20, "github_pat_" + "a" * 20,
+    "glpat-" + "a" * 20, "xoxb-" + "a" * 20, "AKIA" + "A" * 16, "ASIA" + "A" * 16,
+    "AIza" + "a" * 30, "-----BEGIN PRIVATE KEY-----a", JWT,
+    "Authorization: aaaaaaaa", "COOKIE: aaaaaaaa", "Basic aaaaaaa1", "Password=aaaaaaaa", "passwd=aaaaaaaa",
+    "PASSPHRASE=aaaaaaaa", "Pwd=aaaaaaaa", "Secret=aaaaaaaa", "Token=aaaaaaaa", "Api-Key=aaaaaaaa",
+    "accesskey=aaaaaaaa", "private_KEY=aaaaaaaa", "?Sig=aaaaaaaa", "&signature=aaaaaaaa", "?X-Amz-Signature=aaaaaaaa", "ab://c:aaaaaaaa@d",
+    "\u017fecret=aaaaaaaa", "to\u212aen=aaaaaaaa", "coo\u212aie: aaaaaaaa",
+])  # fmt: skip
+def test_each_form_of_a_credential_is_looked_for_by_itself(text: str) -> None:
+    """Also with letters that stand for ours where case is ignored."""
+    shown = Mask().text(text)
+    assert MASKED in shown
+    assert "aaaaaaa" not in shown

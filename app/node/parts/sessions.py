@@ -132,7 +132,9 @@ def _inspecting(opening: Opening, records: Records, credentials: Credentials, pr
 
     memory = opening.settings.inspection_memory_mb << 20
     write = AuditLog(records.database).append
-    return Inspecting(opening.node_id, opening.sessions, specs_of, headers_of, write, opening.metrics, memory)
+    return Inspecting(
+        opening.node_id, opening.sessions, specs_of, headers_of, write, opening.metrics, memory, opening.shares.charge
+    )
 
 
 def _show_use(opening: Opening, registry: SessionRegistry, processes: Processes) -> None:
