@@ -21,3 +21,9 @@ def parsed(request: McpRequest, body: bytes, shares: LoopShares) -> Message | li
         return request.parse(body)
     with shares.measured(request.tenant):
         return request.parse(body)
+
+
+async def read_in_turn(request: McpRequest, body: bytes, shares: LoopShares) -> Message | list[Message]:
+    """Both."""
+    await turn_for(request, body, shares)
+    return parsed(request, body, shares)

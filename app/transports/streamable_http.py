@@ -23,7 +23,7 @@ from app.streams.streams import Reply
 from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.large_answers import answer_with
-from app.transports.large_bodies import parsed, turn_for
+from app.transports.large_bodies import HEAVY_BODY, parsed, read_in_turn
 from app.transports.remote.remote_sessions import RemoteSessions
 from app.transports.request import McpRequest
 from app.transports.request_spans import message_over
@@ -65,8 +65,7 @@ class StreamableHttp:
         body = await request.body(self._max_body_bytes)
         if self._is_for_another(request, body) and await self._is_answered(request, body):
             return
-        await turn_for(request, body, self._shares)
-        message = parsed(request, body, self._shares)
+        message = request.parse(body) if len(body) < HEAVY_BODY else await read_in_turn(request, body, self._shares)
         if type(message) is Request:
             try:
                 if _is_sessionless(request, message):

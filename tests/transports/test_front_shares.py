@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from app.limits.loop_shares import LoopShares
-from app.transports import large_bodies
+from app.transports import large_bodies, streamable_http
 from tests.sessions.fakes import FakePool
 from tests.transports.conftest import FakeAuthenticator, Http
 from tests.transports.test_front import MCP, initialize
@@ -42,7 +42,8 @@ async def test_a_large_body_is_read_in_turn_and_charged(
     http: Http, pool: FakePool, shares: LoopShares, turns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, charged = await initialize(http, pool), list[str]()
-    monkeypatch.setattr(large_bodies, "HEAVY_BODY", len(NOTE))
+    for module in (large_bodies, streamable_http):
+        monkeypatch.setattr(module, "HEAVY_BODY", len(NOTE))
     monkeypatch.setattr(shares, "charge", lambda tenant, seconds: charged.append(tenant))
     assert (await http.ask("POST", MCP, NOTE, mcp_session_id=session)).status == 202
     assert (turns, charged) == (["acme"], ["acme"])
