@@ -4,11 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import Gauge
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus, SendTimeoutError
+from starlette.types import Send
 
+from app.processes.output.loop_share import LoopShare, charged
 from app.protocol.commands import Answer, Failed
 from app.protocol.sse_format import FIRST_BYTE, encode_message, encode_parts, encode_retry
 from app.streams.resumption import Reader
@@ -40,6 +43,17 @@ def _keep_alive() -> ServerSentEvent:
     return ServerSentEvent(comment="keep-alive", sep="\n")
 
 
+class _ChargedResponse(EventSourceResponse):
+    """Charges what an event costs on all of its way, from its stream to the transport."""
+
+    def __init__(self, share: LoopShare, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._share = share
+
+    async def _stream_response(self, send: Send) -> None:
+        await charged(super()._stream_response(send), self._share.took)
+
+
 async def send_events(
     request: McpRequest,
     source: EventStream | Reader,
@@ -49,8 +63,10 @@ async def send_events(
 ) -> None:
     """Answers with the messages until they end or the client disconnects; then calls `on_left`.
 
-    `on_expired` is called when the credential of the request expires, and must end the source.
+    What that costs is charged to the tenant, and waits for its turn. `on_expired` is called when the credential of the
+    request expires, and must end the source.
     """
+    share = LoopShare(request.shares, request.tenant)
 
     async def events() -> AsyncGenerator[bytes, None]:
         yield options.first
@@ -64,10 +80,12 @@ async def send_events(
             count += 1
             if count % EVENTS_A_TURN == 0:
                 await asyncio.sleep(0)
+            await share.turn()
         if source.retry_ms is not None:
             yield encode_retry(source.retry_ms, source.event_id if options.primed else None)
 
-    response = EventSourceResponse(
+    response = _ChargedResponse(
+        share,
         events(),
         headers={"Cache-Control": "no-cache, no-transform", **options.headers},
         ping=options.keepalive_s,

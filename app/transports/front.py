@@ -75,7 +75,7 @@ class Front:
             return
         names = NO_NAMES if is_nowhere else _names(path)
         request = McpRequest(scope, receive, send, names, self._public_url, self._requests.error)
-        request.issuers = self._issuers
+        request.issuers, request.shares = self._issuers, self._shares
         if self._tracer is not None:
             request.trace_with(self._tracer)
         current.set(context := LogContext(request.log_fields, request.ids))

@@ -35,6 +35,7 @@ from app.http.scope import AT_ONCE
 from app.memo import memo
 from app.peers.client import CLIENT_ADDRESS
 from app.peers.credentials import Word
+from app.processes.output.loop_share import UNLIMITED, Shares
 from app.protocol.jsonrpc import Message, parse_client
 from app.tracing.tracer import Tracer
 from app.transports.access_lines import Seen
@@ -61,7 +62,7 @@ class McpRequest:
     __slots__ = (
         "_ask_again", "_has_repeated", "_kept_body", "_on_error", "_plain_send", "_public_url", "_require_on",
         "_revocations", "_seen", "_watch", "backend", "bytes_in", "headers", "ids", "is_forwarded", "issuers", "kind",
-        "message", "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id",
+        "message", "method", "outcome", "principal", "receive", "scope", "send", "sent_to", "session_id", "shares",
         "tenant", "tracer",
     )  # fmt: skip
     principal: Principal
@@ -71,6 +72,7 @@ class McpRequest:
     _seen: Seen | None
     tracer: Tracer | None
     issuers: Remembered | None  # of tenants; None: nobody can sign in
+    shares: Shares  # of the event loop
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class McpRequest:
         self.ids = scope[IDS] = request_ids(self.headers)
         self.issuers = self.message = self._kept_body = self._watch = self._seen = self.tracer = None
         self.session_id = self.sent_to = self.outcome = ""
-        self.bytes_in = 0
+        self.bytes_in, self.shares = 0, UNLIMITED
 
     def trace_with(self, tracer: Tracer) -> None:
         """From now on it is known where the request stands in its trace: by its headers, then by its message."""
@@ -307,9 +309,7 @@ class McpRequest:
         await self.send({"type": "http.response.body", "body": body})
 
     async def answer_empty(self, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        raw: RawHeaders = [*headers]
-        if status != 204:
-            raw.append((b"content-length", b"0"))
+        raw: RawHeaders = [*headers] if status == 204 else [*headers, (b"content-length", b"0")]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
         await self.send({"type": "http.response.body", "body": b""})
 

@@ -2,6 +2,7 @@
 
 from tests.mutations.fault import Fault
 
+SENT = ("tests/transports/test_event_stream.py",)
 UNREAD = ("tests/streams/test_back_pressure.py",)
 SILENT = ("tests/sessions/test_session.py",)
 RESUMED = ("tests/transports/test_streamable_http_resume.py",)
@@ -12,7 +13,28 @@ FAULTS_OF_STREAMS = (
         "app/transports/event_stream.py",
         "if count % EVENTS_A_TURN == 0:",
         "if False:",
-        ("tests/transports/test_event_stream.py",),
+        SENT,
+    ),
+    Fault(
+        "what a tenant's streams make the loop do is not charged",
+        "app/transports/event_stream.py",
+        "await charged(super()._stream_response(send), self._share.took)",
+        "await super()._stream_response(send)",
+        SENT,
+    ),
+    Fault(
+        "the streams of a tenant over its share go on at once",
+        "app/transports/event_stream.py",
+        "            await share.turn()\n",
+        "",
+        SENT,
+    ),
+    Fault(
+        "streams are nobody's use of the loop",
+        "app/transports/front.py",
+        "request.issuers, request.shares = self._issuers, self._shares",
+        "request.issuers = self._issuers",
+        ("tests/transports/test_front_shares.py",),
     ),
     Fault(
         "a call whose answer has begun becomes a stream by silence",

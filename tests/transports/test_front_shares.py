@@ -1,12 +1,14 @@
 """The Front: a tenant over its share of the event loop waits for its turn before anything of a request is read."""
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from app.limits.loop_shares import LoopShares
+from app.processes.output import loop_share
 from app.transports import large_bodies, streamable_http
 from tests.sessions.fakes import FakePool
-from tests.transports.conftest import FakeAuthenticator, Http
+from tests.transports.conftest import Exchanged, FakeAuthenticator, Http
 from tests.transports.test_front import MCP, initialize
 
 NOTE = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
@@ -62,3 +64,19 @@ async def test_what_was_revoked_during_the_wait_is_refused(
 
     monkeypatch.setattr(shares, "turn", revoked)
     assert (await http.ask("POST", MCP, NOTE, mcp_session_id=session)).status == 401
+
+
+async def test_what_a_stream_sends_is_charged_to_its_tenant(
+    http: Http, pool: FakePool, shares: LoopShares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_share, "PIECE_S", 0.0)
+    session, charged = await initialize(http, pool), list[str]()
+    monkeypatch.setattr(shares, "charge", lambda tenant, seconds: charged.append(tenant))
+    got = Exchanged()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.ask("GET", MCP, into=got, mcp_session_id=session, accept="text/event-stream"))
+        with anyio.fail_after(30):
+            while not got.body:
+                await anyio.lowlevel.checkpoint()
+        got.left.set()
+    assert set(charged) == {"acme"}
