@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.importing.entry import Entry, named, normalised
-from app.importing.placeholders import ASK, Values, environment
+from app.importing.placeholders import ASK, Values, environment, trimmed
 
 _URLS = ("url", "serverUrl", "httpUrl")
 _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
@@ -62,11 +62,12 @@ def _remote(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list
             problems.append(f"`{member}` is not an object")
             continue
         is_named = member == "env_http_headers"
-        headers |= {str(name): values.fill(f"${{{value}}}" if is_named else value) for name, value in found.items()}
+        for name, value in values.without_nulls(found).items():
+            headers[str(name)] = trimmed(values.text(f"${{{value}}}" if is_named else value))
     if token := entry.get("bearer_token_env_var"):
-        headers["Authorization"] = "Bearer " + str(values.fill(f"${{{token}}}"))
+        headers["Authorization"] = trimmed("Bearer " + str(values.fill(f"${{{token}}}")))
     transport = _TRANSPORTS.get(str(kind), "auto")
-    return {"url": values.fill(url), "transport": transport, "headers": headers}, problems
+    return {"url": trimmed(values.fill(url)), "transport": transport, "headers": headers}, problems
 
 
 def _is_enabled(entry: dict[str, Any]) -> tuple[bool, list[str]]:
@@ -117,6 +118,6 @@ def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], lis
         env = {**{name: f"${{{name}}}" for name in names}, **env}
         env, refused = environment(env, values)
         problems += refused
-    args = [values.fill(each) for each in args] if isinstance(args, list) else args
+    args = [values.text(each) for each in args] if isinstance(args, list) else args
     members = {"command": values.fill(command), "args": args, "env": env}
     return {**members, **({"cwd": values.fill(entry["cwd"])} if entry.get("cwd") else {})}, problems

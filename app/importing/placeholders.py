@@ -1,5 +1,6 @@
 """The placeholders and variables of one entry: fills in supplied values, finds missing and risky ones."""
 
+import json
 import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -19,7 +20,7 @@ _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}|\{(?:env|file|input|secret):([^{}]*)\
 _BARE_PLACEHOLDER = re.compile(
     r"\$([A-Za-z_][A-Za-z0-9_]*)"
 )  # Gemini's form; only as a whole value, because `$` is common
-_of_home = re.compile(r"^~(?=/|$)|\$HOME(?!\w)|\$\{(?:env[:.])?HOME\}|\{env:HOME\}")
+_of_home = re.compile(r"^~(?=/|$)|\$HOME(?!\w)|\$\{(?:(?:env[:.])?HOME|userHome)\}|\{env:HOME\}")
 
 
 class Values:
@@ -59,9 +60,25 @@ class Values:
             self._unreadable = True
         return _PLACEHOLDER.sub(lambda found: self._one(found[1] if found[1] is not None else found[2]), value)
 
+    def text(self, value: Any) -> Any:
+        """As `fill`, where a number or a truth value can only mean its spelling."""
+        if isinstance(value, int | float):
+            try:
+                return json.dumps(value, allow_nan=False)
+            except ValueError:  # too long, or no number
+                return value
+        return self.fill(value)
+
+    def without_nulls(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that have a value; a note for each of the others that is not supplied."""
+        left_out = [name for name, value in members.items() if value is None and name not in self._supplied]
+        self.notes += [f"{ascii(name)[1:-1]} is null, and left out" for name in left_out]
+        return {name: value for name, value in members.items() if name not in left_out}
+
     def _one(self, text: str) -> str:
         name, has_default, default = text.partition(":-")
         name = re.sub(r"^(env|input|secret)[:.]", "", name)
+        name = "HOME" if name == "userHome" else name  # VS Code
         if not name:
             self._unreadable = True
             return ""
@@ -77,7 +94,7 @@ class Values:
 def environment(env: dict[str, Any], values: Values) -> tuple[dict[str, Any], list[str]]:
     """The variables, and problems. Supplied values override those of the file; risky variables must be supplied."""
     filled, risky = {}, []
-    for name, value in env.items():
+    for name, value in values.without_nulls(env).items():
         supplied = values.get(name)
         filled[name] = _filled(name, value, values) if supplied is None else supplied
         if supplied is None and any(fnmatchcase(name.upper(), pattern) for pattern in _RISKY):
@@ -89,7 +106,7 @@ def environment(env: dict[str, Any], values: Values) -> tuple[dict[str, Any], li
 def _filled(name: str, value: Any, values: Values) -> Any:
     """With the process's home in the place of the user's, unless that is supplied."""
     if not isinstance(value, str):
-        return value
+        return values.text(value)
     if values.get("HOME") is None:
         value = _of_home.sub(HOME_WORD, value)
     if HOME_WORD not in value:
@@ -98,3 +115,8 @@ def _filled(name: str, value: Any, values: Values) -> Any:
         f"{ascii(name)[1:-1]} names the home of each process, which ends with the process: `state: keep` keeps it"
     )
     return HOME_WORD.join(map(values.fill, value.split(HOME_WORD)))
+
+
+def trimmed(value: Any) -> Any:
+    """Without spaces and line ends around it, which no URL and no header has."""
+    return value.strip() if isinstance(value, str) else value

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.importing.entry import Entry, named, normalised
-from app.importing.placeholders import Values, environment
+from app.importing.placeholders import Values, environment, trimmed
 
 # By type of package: the program that runs it, its arguments, and the form of an identifier.
 _RUNNERS = {
@@ -56,9 +56,10 @@ def _remote(empty: Entry, remotes: list[dict[str, Any]], values: Values, notes: 
         return empty.refused("has neither a stdio package nor a remote that can be reached by URL")
     # If it has several, Streamable HTTP is what later revisions know.
     remote = next((each for each in remotes if each["type"] == "streamable-http"), remotes[0])
-    headers = _inputs(remote.get("headers"), values)
+    headers = {name: trimmed(value) for name, value in _inputs(remote.get("headers"), values).items()}
     variables = remote.get("variables")
     url = _substituted(str(values.fill(remote["url"])), variables if isinstance(variables, dict) else {}, values)
+    url = trimmed(url)
     members = {"name": empty.name, "url": url, "transport": remote["type"], "headers": headers, "enabled": True}
     unnamed = ["has a variable in its URL that it does not describe"] if _VARIABLE.search(url) else []
     found = (*empty.problems, *unnamed, *values.problems())

@@ -37,8 +37,13 @@ _OWN_PREFIXES = ("mcp-", "proxy-")
 
 def is_free(name: str) -> bool:
     """Whether a backend may set a header of this name."""
+    return _is_field_name(name) is not None and not is_own(name)
+
+
+def is_own(name: str) -> bool:
+    """Whether the gateway alone sets the header of this name."""
     lower = name.lower()
-    return _is_field_name(name) is not None and lower not in _OWN and not lower.startswith(_OWN_PREFIXES)
+    return lower in _OWN or lower.startswith(_OWN_PREFIXES)
 
 
 def is_value(text: str) -> bool:

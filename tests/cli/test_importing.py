@@ -73,7 +73,7 @@ def test_apply_registers_and_a_second_time_finds_them(capsys, data_dir, mcp_json
 @pytest.mark.usefixtures("database")
 def test_the_validation_is_that_of_the_rest_api(capsys, data_dir, monkeypatch):
     env = {"BAD NAME": "s3cret"}
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stdio(args=["ok", 7], env=env).encode())))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stdio(args=["ok", None], env=env).encode())))
     assert cli.main(["import", "-", "--apply"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("skipped")

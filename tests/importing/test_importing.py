@@ -5,8 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from app.admin.schemas.imports import body_of, validated
 from app.errors import InvalidRequest
 from app.importing import EXISTS, Entry, is_done, looks_like_toml, normalised, parse, report, report_json, settle
+from app.importing.placeholders import Values
 
 CLAUDE = """{"mcpServers": {
     "Weather Server": {"command": "npx", "args": ["-y", "@acme/weather"], "env": {"UNITS": "metric"}},
@@ -342,6 +344,42 @@ def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
 )
 def test_what_cannot_be_imported_says_why(members, problem):
     assert problem in one(stdio(**members)).problems[0]
+
+
+def test_a_value_with_one_reading_is_read():
+    entry = one(stdio(args=["--port", 8080, True], env={"PORT": 8080, "RATIO": 0.5, "ON": True, "UNSET": None}))
+    assert (entry.problems, entry.notes) == ((), ("UNSET is null, and left out",))
+    assert entry.members["args"] == ["--port", "8080", "true"]
+    assert entry.members["env"] == {"PORT": "8080", "RATIO": "0.5", "ON": "true"}
+    assert one(stdio(env={"UNSET": None}), supplied={"UNSET": "x"}).members["env"] == {"UNSET": "x"}
+    headers = {"X-Port": 8080, "Authorization": "Bearer ${KEY}\n", "X-None": None}
+    far = {"url": " https://x.example/mcp ", "headers": headers}
+    entry = one(json.dumps({"mcpServers": {"far": far}}), supplied={"KEY": "k "})
+    assert (entry.problems, entry.notes) == ((), ("X-None is null, and left out",))
+    assert entry.members["url"] == "https://x.example/mcp"
+    assert entry.members["headers"] == {"X-Port": "8080", "Authorization": "Bearer k"}
+
+
+def test_what_has_no_one_reading_stays_as_it_is_for_validation():
+    for value in ([1], {"a": 1}, float("inf"), 1 << 20000):
+        found = Values({}).text(value)
+        assert found is value
+    assert one(stdio(args=[None])).members["args"] == [None]
+
+
+def test_headers_that_the_gateway_writes_are_left_out_and_it_is_said():
+    headers = {"Content-Type": "application/json", "accept": "*/*", "MCP-Protocol-Version": "2025-06-18", "X-A": "b"}
+    entry = validated(one(stdio(url="https://x.example", headers=headers)))
+    assert entry.problems == ()
+    assert body_of(entry).model_dump()["headers"] == {"X-A": "b"}
+    assert entry.notes[-1] == "the gateway writes these headers itself: Content-Type, accept, MCP-Protocol-Version"
+    assert validated(one(stdio(url="https://x.example", headers={"a b": "c"}))).problems
+
+
+def test_the_user_s_home_of_vs_code():
+    assert one(stdio(args=["${userHome}/x"])).problems == ("needs HOME: give it with --env NAME=VALUE",)
+    assert one(stdio(args=["${userHome}/x"]), supplied={"HOME": "/h"}).members["args"] == ["/h/x"]
+    assert one(stdio(env={"A": "${userHome}/x"})).members["env"] == {"A": "${home}/x"}
 
 
 def test_a_working_directory_is_taken_over():

@@ -46,6 +46,27 @@ FAULTS_OF_REGISTRATION = (
         IMPORTED,
     ),
     Fault(
+        "a server is lost over a header that the gateway writes itself",
+        "app/admin/schemas/imports.py",
+        "    entry = _without_own_headers(entry)\n",
+        "",
+        IMPORTED,
+    ),
+    Fault(
+        "a server is lost over a number in its environment",
+        "app/importing/placeholders.py",
+        "        return values.text(value)\n",
+        "        return value\n",
+        IMPORTED,
+    ),
+    Fault(
+        "a header whose variable is empty is taken from a file",
+        "app/cli/files/gateway_file.py",
+        'may_be_empty=name == "env"',
+        "may_be_empty=True",
+        ("tests/cli/files/test_gateway_file.py",),
+    ),
+    Fault(
         "a path leads out of itself by its parent",
         PATHS,
         'if ".." in parts:',

@@ -3,6 +3,7 @@
 Without the web framework, because the command line imports it too."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
@@ -11,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from app.admin.schemas.backends import BackendBody, EnvValue
 from app.admin.schemas.fields import Strict
 from app.importing import Entry
+from app.upstreams.requests import is_own
 
 MAX_DOCUMENT_BYTES = 3 * 2**20  # with its escapes it fits a body of the usual 4 MiB
 
@@ -72,10 +74,21 @@ def body_of(entry: Entry) -> BackendBody:
     return BackendBody.model_validate(dict(entry.members))
 
 
+def _without_own_headers(entry: Entry) -> Entry:
+    """Clients name them too, with what the gateway sends anyway."""
+    headers = entry.members.get("headers") or {}
+    if not (own := [name for name in headers if is_own(name)]):
+        return entry
+    members = {**entry.members, "headers": {name: value for name, value in headers.items() if name not in own}}
+    words = f"the gateway writes these headers itself: {ascii(', '.join(own))[1:-1]}"
+    return replace(entry, members=members).noted(words)
+
+
 def validated(entry: Entry) -> Entry:
-    """The entry, with the errors of the model among its problems."""
+    """The entry, without headers that it cannot set and with the errors of the model among its problems."""
     if entry.problems:
         return entry
+    entry = _without_own_headers(entry)
     try:
         body_of(entry)
     except ValidationError as error:

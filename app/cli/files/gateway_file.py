@@ -200,16 +200,19 @@ class _File:
             body[name] = references.changed(body[name], references.unescaped)
         for name in kind.secret_maps:
             if isinstance(body.get(name), dict):
-                body[name] = {key: self._one_filled(value, (*at, name, key)) for key, value in body[name].items()}
+                body[name] = {
+                    key: self._one_filled(value, (*at, name, key), may_be_empty=name == "env")
+                    for key, value in body[name].items()
+                }
         for name in kind.secrets:
             if name in body:
                 body[name] = self._one_filled(body[name], (*at, name))
         return body
 
-    def _one_filled(self, value: Any, at: tuple[str, ...]) -> Any:
+    def _one_filled(self, value: Any, at: tuple[str, ...], *, may_be_empty: bool = False) -> Any:
         if isinstance(value, str):
             try:
-                return references.filled(value, self.folder, self.reading.environ)
+                return references.filled(value, self.folder, self.reading.environ, may_be_empty=may_be_empty)
             except InvalidRequest as error:
                 self._say(at, str(error))
         return value

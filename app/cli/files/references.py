@@ -18,13 +18,14 @@ _ESCAPED = re.compile(r"\$(?=\$\{(?:env|file):)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def filled(text: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """The text with what its references name. Paths are relative to `folder`, where the file is.
+def filled(text: str, folder: Path, environ: Mapping[str, str], *, may_be_empty: bool = False) -> str:
+    """The text with what its references name. Paths are relative to `folder`, where the file is. A variable
+    `may_be_empty` where that is a value like another.
 
     Raises:
         InvalidRequest: a reference is malformed, or there is nothing under that name.
     """
-    return _REFERENCE.sub(lambda found: _one(found, folder, environ), text)
+    return _REFERENCE.sub(lambda found: _one(found, folder, environ, may_be_empty=may_be_empty), text)
 
 
 def escaped(text: str) -> str:
@@ -57,16 +58,17 @@ def variable_name(*words: str) -> str:
     return name if _NAME.fullmatch(name) else f"_{name}"
 
 
-def _one(found: re.Match[str], folder: Path, environ: Mapping[str, str]) -> str:
+def _one(found: re.Match[str], folder: Path, environ: Mapping[str, str], *, may_be_empty: bool) -> str:
     if found[0] == "$${":
         return "${"
     if found[0] == HOME_WORD:  # the gateway's own word
         return HOME_WORD
     kind, _, name = (found[1] or "").partition(":")
     if kind == "env" and _NAME.fullmatch(name):
-        if not environ.get(name):
-            raise InvalidRequest(f"the environment variable {name} is not set, or is empty")
-        return environ[name]
+        value = environ.get(name)
+        if value is None or not (value or may_be_empty):
+            raise InvalidRequest(f"the environment variable {name} is not set{'' if may_be_empty else ', or is empty'}")
+        return value
     if kind == "file" and name:
         path = folder / os.path.expanduser(name)
         text = read_text(str(path), MAX_SECRET_BYTES).removesuffix("\n").removesuffix("\r")

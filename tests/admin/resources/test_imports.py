@@ -76,7 +76,7 @@ async def test_what_cannot_be_made_is_skipped_and_the_others_are_made(rig):
             "\ud800x": {"command": "cat"},
             "X": {"command": "y"},
         },
-        number={"command": "cat", "args": [7], "env": {"TOKEN": "hunter2"}},
+        number={"command": "cat", "args": [None], "env": {"TOKEN": "hunter2"}},
         away={"url": "https://mcp.example.com"},
         good={"command": "cat"},
     )

@@ -52,7 +52,7 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
         "g.yaml:4: tenants.BAD: a tenant's name is lower-case letters, digits and hyphens, 63 at most",
         "g.yaml:6: tenants.b.limits.sessions: must be a whole number",
         "g.yaml:6: tenants.b.limits.x: there is no such member",
-        "g.yaml:12: tenants.b.backends.time.env.T: the environment variable NOPE is not set, or is empty",
+        "g.yaml:12: tenants.b.backends.time.env.T: the environment variable NOPE is not set",
         (
             "g.yaml:13: tenants.b.backends.q.command: must be one program without its arguments: "
             'write "mcp", and "server" at the beginning of `args`'
@@ -129,6 +129,16 @@ def test_secrets_are_in_the_body_and_in_nothing_that_is_shown(tmp_path):
     assert wanted.body["env"] == {"T": "s3cret-value"}
     assert wanted.shown["env"] == {"T": "***"}
     assert "s3cret" not in repr(tenant)
+
+
+def test_an_empty_variable_of_a_process_is_one_and_an_empty_header_is_a_mistake(tmp_path):
+    file = tmp_path / "g.yaml"
+    file.write_text('tenants: {a: {backends: {b: {command: x, env: {T: "${env:EMPTY}"}}}}}')
+    (tenant,) = read_files([str(file)], {"EMPTY": ""})
+    assert tenant.sections["backends"]["b"].body["env"] == {"T": ""}
+    file.write_text('tenants: {a: {backends: {b: {url: "https://x", headers: {T: "${env:EMPTY}"}}}}}')
+    with pytest.raises(InvalidRequest, match="EMPTY is not set, or is empty"):
+        read_files([str(file)], {"EMPTY": ""})
 
 
 def test_the_files_of_the_document_are_accepted(tmp_path):

@@ -45,6 +45,12 @@ def test_what_is_refused(tmp_path, text, problem):
         filled(text, tmp_path, {"EMPTY": ""})
 
 
+def test_a_variable_that_is_set_may_be_empty_where_empty_means_something(tmp_path):
+    assert filled("a${env:EMPTY}", tmp_path, {"EMPTY": ""}, may_be_empty=True) == "a"
+    with pytest.raises(InvalidRequest, match=r"NOPE is not set$"):
+        filled("${env:NOPE}", tmp_path, {}, may_be_empty=True)
+
+
 def test_what_looks_like_a_reference():
     assert [has_reference(text) for text in ("${env:A}", "x${file:a}", "$${env:A}", "${A}", "a")] == [
         True,
