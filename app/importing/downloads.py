@@ -2,7 +2,8 @@
 network."""
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 _PIP = "pipx install {}` or `uv tool install {}"
@@ -14,9 +15,16 @@ _RUNNERS: dict[tuple[str, ...], str] = {
     ("uv", "x"): _PIP, ("pipx", "run"): _PIP, ("docker", "run"): "", ("podman", "run"): "",
     ("docker", "container", "run"): "", ("podman", "container", "run"): "",
 }  # fmt: skip
-_SHELLS = (("cmd", "/c"), ("cmd.exe", "/c"), ("cmd", "/C"))  # as in configurations of Windows
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
+_ENDS = frozenset({"&&", "||", ";", "|", "&", "(", ")"})  # of one command in a shell's line
+MAX_SHELLS, MAX_SCRIPT = 4, 4096  # one in another; characters
+_BEFORE = frozenset({"exec", "nohup", "command"})  # and the command itself follows
+_is_assignment = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.ASCII | re.DOTALL).fullmatch
 # Options with a value that is not the package; and those whose value is.
-_WITH_VALUE = frozenset({"--python", "--with", "--index", "--index-url", "--extra-index-url", "--registry", "--cache"})
+_WITH_VALUE = frozenset({
+    "--python", "--directory", "--project", "--with", "--index", "--index-url", "--extra-index-url", "--registry",
+    "--cache",
+})  # fmt: skip
 _NAMES_IT = frozenset({"--package", "-p", "--from", "--spec"})
 _is_package = re.compile(r"[@A-Za-z0-9][@A-Za-z0-9._~+/:=\[\]-]{0,200}", re.ASCII).fullmatch
 
@@ -45,21 +53,101 @@ class Download(NamedTuple):
 
 def download_of(command: object, args: Sequence[object]) -> Download | None:
     """None if the command starts what is there already, as far as is known."""
-    line = [str(each) for each in (command, *args)]
-    if tuple(line[:2]) in _SHELLS:
-        line = line[2:]
-    if not line:
+    return _of_line([str(each) for each in (command, *args)], MAX_SHELLS)
+
+
+def _of_line(line: list[str], shells: int) -> Download | None:
+    if not (line := _without_prefix(line)):
         return None
-    line[0] = line[0].replace("\\", "/").rpartition("/")[2].removesuffix(".cmd").removesuffix(".exe")
+    if (commands := _of_shell(line)) is not None:
+        return next((found for each in commands if shells and (found := _of_line(each, shells - 1))), None)
+    if line[:2] == ["uv", "run"]:
+        added = _added(line[2:])
+        return None if added is None else _download("uv run --with", added, _PIP)
+    if line[:2] == ["deno", "run"]:
+        first = next((each for each in line[2:] if not each.startswith("-")), "")
+        return _download("deno run", first.removeprefix("npm:"), _NPM) if first.startswith("npm:") else None
     for words, install in _RUNNERS.items():
         if tuple(line[: len(words)]) == words:
-            package = _package(line[len(words) :])
-            return Download(" ".join(words), package, install.replace("{}", package or "PACKAGE"))
+            return _download(" ".join(words), _package(line[len(words) :]), install)
+    return None
+
+
+def _download(program: str, package: str, install: str) -> Download:
+    package = package if _is_package(package) else ""
+    return Download(program, package, install.replace("{}", package or "PACKAGE"))
+
+
+def _without_prefix(line: list[str]) -> list[str]:
+    """From the program on that does the work: after `env`, its options and what it sets."""
+    at, is_env, is_split = 0, False, False
+    while at < len(line):
+        word = line[at]
+        name = _program(word)
+        if name == "env":
+            is_env = True
+        elif is_env and word in ("-S", "--split-string") and not is_split:
+            line, at, is_split = [each for words in _commands(" ".join(line[at + 1 :])) for each in words], -1, True
+        elif is_env and word in ("-u", "--unset", "-C", "--chdir"):
+            at += 1
+        elif not (name in _BEFORE or _is_assignment(word) or (is_env and word.startswith("-"))):
+            return [name, *line[at + 1 :]]
+        at += 1
+    return []
+
+
+def _program(word: str) -> str:
+    return word.replace("\\", "/").rpartition("/")[2].removesuffix(".cmd").removesuffix(".exe")
+
+
+def _of_shell(line: list[str]) -> Iterable[list[str]] | None:
+    """The commands that a shell is given, if this is a shell."""
+    if line[0] == "cmd" and line[1:2] in (["/c"], ["/C"]):  # as in configurations of Windows
+        return [line[2:]] if len(line) > 3 else [line[2].split()] if len(line) == 3 else []
+    if line[0] not in _SHELLS:
+        return None
+    for number, word in enumerate(line[1:], 2):
+        if not word.startswith("-"):
+            break
+        if not word.startswith("--") and word.endswith("c"):
+            return _commands("".join(line[number : number + 1]))
+    return []
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    """The commands of a shell's line; none where it cannot be read."""
+    if len(script) > MAX_SCRIPT:
+        return
+    lexer = shlex.shlex(script.replace("\n", " ; "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError:
+        return
+    command = list[str]()
+    for word in (*words, ";"):
+        if word not in _ENDS:
+            command.append(word)
+        elif command:
+            yield command
+            command = []
+
+
+def _added(args: Sequence[str]) -> str | None:
+    """The package that `uv run` is to have beside its project; None if there is none."""
+    before = ""
+    for number, arg in enumerate(args):
+        name, has_value, value = arg.partition("=")
+        if name in ("--with", "-w"):
+            return value if has_value else "".join(args[number + 1 : number + 2])
+        if not arg.startswith("-") and before not in _WITH_VALUE and before != "-p":
+            break
+        before = arg
     return None
 
 
 def _package(args: Sequence[str]) -> str:
-    """The first argument that is no option; empty if it cannot be told."""
+    """The first argument that is no option; empty if there is none."""
     found, is_value = "", False
     for number, arg in enumerate(args):
         name, has_value, value = arg.partition("=")
@@ -73,4 +161,4 @@ def _package(args: Sequence[str]) -> str:
             break
         else:
             is_value = name in _WITH_VALUE and not has_value
-    return found if _is_package(found) else ""
+    return found

@@ -26,12 +26,39 @@ from app.importing.downloads import download_of
      ("uv tool run mcp-time", "uv tool run", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
      ("pipx run mcp-time", "pipx run", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
      ("npx -y $(rm)", "npx", "", "npm install --global PACKAGE"),
+     ("uv run --python 3.12 --with mcp-time time", "uv run --with", "mcp-time",
+      "pipx install mcp-time` or `uv tool install mcp-time"),
+     ("uv run --with=mcp-time time", "uv run --with", "mcp-time",
+      "pipx install mcp-time` or `uv tool install mcp-time"),
+     ("uv run --with $(x) time", "uv run --with", "", "pipx install PACKAGE` or `uv tool install PACKAGE"),
+     ("env A=1 -u B npx -y notes", "npx", "notes", "npm install --global notes"),
+     ("/usr/bin/env npx notes", "npx", "notes", "npm install --global notes"),
+     ("deno run -A npm:@acme/notes@1", "deno run", "@acme/notes@1", "npm install --global @acme/notes@1"),
      ("uvx", "uvx", "", "pipx install PACKAGE` or `uv tool install PACKAGE"),
      ("docker run -i --rm mcp/time", "docker run", "mcp/time", "")],
 )  # fmt: skip
 def test_what_downloads_is_known_with_what_to_do_instead(line, program, package, install):
     command, *args = line.replace("\\\\", "\\").split()
     assert download_of(command, args) == (program, package, install)
+
+
+@pytest.mark.parametrize("args", [
+    ["bash", "-c", "npx -y notes"], ["sh", "-lc", "cd /srv && A=1 exec npx -y notes"], ["zsh", "-l", "-c", "npx notes"],
+    ["bash", "-c", "env B='c d' npx notes; true"], ["env", "-S", "npx notes"], ["cmd", "/c", "npx -y notes"],
+    ["env", "bash", "-c", "bash -c 'npx notes'"],
+])  # fmt: skip
+def test_what_a_shell_downloads_is_known_too(args):
+    assert download_of(args[0], args[1:]) == ("npx", "notes", "npm install --global notes")
+
+
+@pytest.mark.parametrize("args", [
+    ["bash", "-c", "echo npx notes"], ["bash", "run.sh", "-c", "npx notes"], ["bash", "-c", "npx 'notes"], ["bash"],
+    ["bash", "-c"], ["env"], ["env", "A=1"], ["env", "-S"], ["uv", "run", "a.py", "--with", "x"], ["uv", "run"],
+    ["deno", "run", "a.ts", "npm:notes"], ["deno"], ["env"] * 5000, ["env", "-S"] * 5000,
+    ["cmd", "/c"] * 5000, ["cmd", "/c"],
+])  # fmt: skip
+def test_a_shell_that_downloads_nothing_is_left_alone(args):
+    assert download_of(args[0], args[1:]) is None
 
 
 @pytest.mark.parametrize("line", ["notes-mcp", "python -m notes", "uv run notes.py", "npm start", "docker", "bun a.ts"])

@@ -60,6 +60,13 @@ FAULTS_OF_REGISTRATION = (
         IMPORTED,
     ),
     Fault(
+        "what a shell downloads is not looked for",
+        "app/importing/downloads.py",
+        "if (commands := _of_shell(line)) is not None:",
+        "if (commands := None) is not None:",
+        ("tests/importing/test_downloads.py",),
+    ),
+    Fault(
         "a header whose variable is empty is taken from a file",
         "app/cli/files/gateway_file.py",
         'may_be_empty=name == "env"',
