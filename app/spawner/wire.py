@@ -114,15 +114,16 @@ class Missed(TypedDict, total=False):
     """What a watched process asked for and could not get, although this machine has it.
 
     `kind`: `file`, `address`, `system call`, or `unwatched`, with the reason in `what`. `access`: `read` or `write`, of
-    a file. `is_hidden`: the process has a directory of its own in the place of one above it, such as /tmp. `uid`: the
-    sandbox shows the file, but its mode keeps it from this user, as whom the process runs. `is_heard`: False if nobody
-    listens at this address of the machine's loopback.
+    a file. `is_new`: it is not there yet. `is_hidden`: the process has a directory of its own in the place of one above
+    it, such as /tmp. `uid`: the sandbox shows the file, but its mode keeps it from this user, as whom the process runs.
+    `is_heard`: False if nobody listens at this address of the machine's loopback.
     """
 
     kind: str
     what: str
     access: str
     is_directory: bool
+    is_new: bool
     is_hidden: bool
     uid: int
     is_heard: bool

@@ -3,6 +3,9 @@
 import shutil
 import socket
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,38 @@ pytestmark = needs_bubblewrap
 CONNECTS = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
 FETCHES = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)"
 NODE_FETCHES = "fetch(process.argv[1]).catch(error => { console.error(error.cause); process.exit(1); })"
+
+
+CANNOT = "import sys; sys.exit('API_TOKEN is required')"
+MAKES = {
+    "os.makedirs": "import os, sys; os.makedirs(sys.argv[1], exist_ok=True)",
+    "pathlib": "import pathlib, sys; pathlib.Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)",
+}
+
+
+@pytest.fixture
+def beside_tmp() -> Iterator[Path]:
+    """A directory that everybody may write, in one that no sandbox has of its own."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix="trunkline-check-", dir="/srv"))
+    except OSError as error:
+        pytest.skip(f"/srv cannot be written: {error}")
+    try:
+        place.chmod(0o755)
+        (place / "data").mkdir()
+        (place / "data").chmod(0o777)
+        yield place / "data"
+    finally:
+        shutil.rmtree(place)
+
+
+def files(gateway: Gateway, argv: list[str], **fields: Any) -> tuple[list[tuple[str, str, Any]], Any]:
+    """What a check names, and how it failed."""
+    endpoint = gateway.endpoint(argv, **fields)
+    check = gateway.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
+    assert not check["ok"]
+    found = [each for each in check["missed"] if each["kind"] == "file"]
+    return [(each["what"], each["access"], each["proposal"]) for each in found], check["failure"]
 
 
 def missed(gateway: Gateway, argv: list[str], **fields: Any) -> list[tuple[str, Any]]:
@@ -75,3 +110,35 @@ def test_a_node_that_knows_no_proxy_is_not_sent_to_the_proxy(gateway: Gateway) -
     knows = subprocess.run(asked, capture_output=True, check=True, text=True).stdout.strip() == "true"
     check = missed(gateway, [node, "-e", NODE_FETCHES, "--", "https://example.com/"])
     assert check == ([("example.com:443", {"network": "web"})] if knows else [("names (DNS)", {"network": "host"})])
+
+
+def test_the_start_of_an_interpreter_is_not_what_a_server_lacks(gateway: Gateway) -> None:
+    """Debian's Python asks for sitecustomize.py in /etc every time."""
+    found, failure = files(gateway, [SYSTEM_PYTHON, "-c", CANNOT])
+    assert found == []
+    assert "sandbox" not in (failure["hint"] or "")
+
+
+@pytest.mark.parametrize("way", MAKES)
+def test_who_makes_directories_gets_the_deepest_that_is_there(gateway: Gateway, way: str, beside_tmp: Path) -> None:
+    argv = [SYSTEM_PYTHON, "-c", MAKES[way], str(beside_tmp / "sub/dir")]
+    found, failure = files(gateway, argv)
+    assert [proposal for _, _, proposal in found] == [{"write": [str(beside_tmp)]}], failure
+    found, failure = files(gateway, argv, sandbox=found[0][2])
+    assert found == []
+    assert (beside_tmp / "sub/dir").is_dir(), failure
+
+
+def test_a_file_that_is_not_there_is_proposed_once_it_is(gateway: Gateway, beside_tmp: Path) -> None:
+    new = Path(f"{beside_tmp.parent}.log")
+    argv = [SYSTEM_PYTHON, "-c", "import sys; open(sys.argv[1], 'a').write('x')", str(new)]
+    found, failure = files(gateway, argv)
+    assert found == [(str(new), "write", None)]
+    assert "Make it first" in failure["hint"]
+    try:
+        new.touch()
+        new.chmod(0o666)
+        assert files(gateway, argv, sandbox={"write": [str(new)]})[0] == []
+        assert new.read_text() == "x"
+    finally:
+        new.unlink(missing_ok=True)

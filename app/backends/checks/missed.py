@@ -57,6 +57,15 @@ _ITS_OWN_SANDBOX = (
     "A program makes a sandbox of its own with it, which no entry allows. A browser does without: start it with "
     "`--no-sandbox`, and the gateway's sandbox stays around it. For others there is only `mode: off`."
 )
+_SHARED = (
+    "No entry is proposed: many programs share this directory. Make what the program needs in it, if it is not there, "
+    "and name that."
+)
+_CREDENTIALS = "No entry is proposed: it looks like credentials."
+_NOT_THERE = (
+    "It is not there, an entry can name only what is, and many programs share its directory. Make it first, so that "
+    "the process's user may write it, and name it in `write`."
+)
 _NEVER_OPENED = "No sandbox opens this path, whatever `read` and `write` name."
 
 Kind = Literal["file", "address", "system call"]
@@ -113,6 +122,7 @@ def findings(
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
     text = "\n".join([registered, *stderr])
     addresses, named, calls, files = _proxied(besides.refused), list[Missed](), list[Missed](), list[Missed]()
+    asked, meant = _without_steps(asked, registered)
     for each, count in asked:
         kind, what = each["kind"], each["what"]
         if kind == "system call" and what in _SOCKETS:
@@ -128,6 +138,7 @@ def findings(
             if is_hidden and not is_named:
                 continue
             is_named = is_named or ("uid" in each and _is_declared(what, spec))
+            is_named = is_named or any(_names(text, step) for step in meant.get(what, ()))
             missed = _missed_file(each, count, is_named=is_named)
             opens = [path for paths in (missed.proposal or {}).values() for path in paths] or [what]
             if missed.uid is None and _are_forbidden(opens, besides.forbidden):
@@ -147,9 +158,46 @@ def _missed_file(each: Mapping[str, Any], count: int, *, is_named: bool) -> Miss
     what, access = each["what"], each["access"]
     if "uid" in each:
         return Missed("file", what, access, count, None, each["uid"])
-    entry = _path_entry(what, access, is_directory=each["is_directory"], is_named=is_named)
     shown = _shown(what)
-    return Missed("file", shown, access, count, entry if shown == what else None)
+    if shown != what:
+        return Missed("file", shown, access, count, None)
+    entry, note = _path_entry(each, is_named=is_named)
+    return Missed("file", what, access, count, entry, note=note)
+
+
+def _without_steps(
+    asked: list[tuple[dict[str, Any], int]], registered: str
+) -> tuple[list[tuple[dict[str, Any], int]], dict[str, list[str]]]:
+    """Who makes a directory makes those above it that it does not see, up to one of many programs, and names only the
+    last of these steps. What it wants to write is the deepest that it asked for. Also the steps to each of those."""
+    files = [each for each, _ in asked if each["kind"] == "file" and "uid" not in each and "is_hidden" not in each]
+    above = {parent for each in files for parent in _parents(each["what"])}
+    wanted = [each for each in files if each["is_directory"] and _names(registered, each["what"])]
+    named = {each["what"] for each in wanted}
+    ends = [each for each in files if each["what"] not in above]
+    wanted += [each for each in ends if each["is_directory"] or each["access"] == "write"]
+    made = {each["what"]: None for each in files if each["is_directory"] and each["access"] == "write"}
+    meant, steps = dict[str, list[str]](), set[str]()
+    for step in [each for each in made if each not in named][:_COMPARED]:
+        end = next((each["what"] for each in wanted if each["what"].startswith(step.rstrip("/") + "/")), None)
+        if end is not None:
+            meant.setdefault(end, []).append(step)
+            steps.add(step)
+    kept = list[tuple[dict[str, Any], int]]()
+    for each, count in asked:
+        if each["kind"] == "file" and each["what"] in meant:
+            kept.append(({**each, "access": "write"}, count))
+        elif each["kind"] != "file" or not (
+            each["what"] in steps or (each["access"] == "read" and each["what"] in made)
+        ):
+            kept.append((each, count))
+    return kept, meant
+
+
+def _parents(path: str) -> Iterable[str]:
+    while path != "/":
+        path = dirname(path)
+        yield path
 
 
 def _read(log: bytes, *, has_found_server: bool) -> list[tuple[dict[str, Any], int]]:
@@ -229,13 +277,18 @@ def _gives(proposal: Mapping[str, Any] | None, missed: Missed) -> bool:
     return any(missed.what == path or missed.what.startswith(path + "/") for path in paths)
 
 
-def _path_entry(path: str, access: str, *, is_directory: bool, is_named: bool) -> Mapping[str, Any] | None:
+def _path_entry(each: Mapping[str, Any], *, is_named: bool) -> tuple[Mapping[str, Any] | None, str | None]:
+    """The entry that gives a file, or why there is none."""
+    path, access, is_directory = each["what"], each["access"], each["is_directory"]
+    is_new = each.get("is_new", False)
     # A program that writes a file makes others beside it: a temporary one, a journal.
     if not is_directory and (access == "write" or not is_named) and not _is_shared(dirname(path)):
-        path = dirname(path)
-    if _is_secret(path) or (_is_shared(path) and (is_directory or path == "/")):
-        return None
-    return {access: [path]}
+        path, is_new = dirname(path), False
+    if _is_secret(path):
+        return None, _CREDENTIALS
+    if _is_shared(path) and (is_directory or path == "/"):
+        return None, _SHARED
+    return (None, _NOT_THERE) if is_new else ({access: [path]}, None)
 
 
 # --- the network

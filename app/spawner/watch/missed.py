@@ -24,8 +24,10 @@ _CREATES = os.O_CREAT | os.O_TRUNC
 # Every sandbox has its own, or programs do well without them.
 _NOT_MISSED = (
     "/proc", "/dev", "/sys", "/run/nscd", "/var/run/nscd",
-    "/etc/ld.so.preload", "/etc/locale.alias", "/etc/localtime", "/etc/timezone", "/etc/gitconfig",
+    "/etc/ld.so.preload", "/etc/locale.alias", "/etc/localtime", "/etc/timezone", "/etc/gitconfig", "/etc/inputrc",
+    "/etc/terminfo",
 )  # fmt: skip
+_CUSTOMIZING = ("sitecustomize.py", "usercustomize.py")
 
 _BITS = {"open": READ, "look": 0, "write": WRITE, "execute": SEARCH, "connect": WRITE}
 
@@ -237,12 +239,13 @@ def _look_inside(pid: int, path: str, flags: int = 0) -> _Found | None:
 def _file(path: str, access: Access) -> Missed | None:
     if _is_within(path, _NOT_MISSED) or _is_of_python(path):  # where a link leads
         return None
-    return {"kind": "file", "what": path, "access": access, "is_directory": os.path.isdir(path)}
+    missed: Missed = {"kind": "file", "what": path, "access": access, "is_directory": os.path.isdir(path)}
+    return missed if os.path.lexists(path) else {**missed, "is_new": True}
 
 
 def _is_of_python(path: str) -> bool:
-    """Whether it is a compiled module, which Python does well without."""
-    return "/__pycache__" in path
+    """Whether Python does well without it: a compiled module, or what every start of it asks for."""
+    return "/__pycache__" in path or os.path.basename(path) in _CUSTOMIZING
 
 
 def _is_writable(path: str) -> bool:

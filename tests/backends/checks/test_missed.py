@@ -148,6 +148,54 @@ def test_directories_on_the_way_are_not_reported():
     assert paths(found(*way)) == ["/srv/data"]
 
 
+def made(*steps: str) -> list[dict[str, Any]]:
+    return [file(each, "write", is_directory=True) for each in steps]
+
+
+def looked(*steps: str) -> list[dict[str, Any]]:
+    return [file(each, is_directory=True) for each in steps]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [*looked("/srv/a/data", "/srv/a", "/srv"), *made("/srv")],  # os.makedirs, and Go
+        [{**file("/srv/a/data/sub", "write"), "is_new": True}, *made("/srv/a/data", "/srv/a", "/srv")],  # Node, pathlib
+        made("/srv/a/data", "/srv/a", "/srv"),
+        [*made("/srv/a/data", "/srv/a"), file("/srv/a/other.conf")],  # something else shows /srv
+        [*looked("/srv/b", "/srv/a/data", "/srv/a", "/srv"), *made("/srv")],
+    ],
+)
+def test_who_makes_directories_up_to_one_that_it_sees_wants_to_write_the_deepest(asked):
+    last = asked[-1]["what"] if asked[-1]["access"] == "write" else "/srv/a"
+    for stderr in ((f"Read-only file system: '{last}'",), ()):
+        missed = [each for each in found(*asked, stderr=stderr) if each.access == "write"]
+        assert [each.proposal for each in missed] == [{"write": ["/srv/a/data"]}]
+        assert "/srv" not in paths(missed)
+
+
+def test_a_directory_to_make_that_the_registration_names_is_proposed_itself():
+    asked = [*made("/srv/a", "/srv"), *looked("/srv/a/cache")]
+    assert found(*asked, args=("/srv/a",), stderr=("'/srv'",))[0].proposal == {"write": ["/srv/a"]}
+
+
+def test_a_directory_of_many_programs_is_named_once_and_with_the_reason():
+    missed = found(*looked("/srv"), *made("/srv"), stderr=("Read-only file system: '/srv'",))
+    assert [(each.what, each.access) for each in missed] == [("/srv", "write")]
+    assert "Make what the program needs in it" in str(missed[0].note)
+
+
+def test_what_is_not_there_gets_an_entry_only_by_its_directory():
+    """An entry that names nothing keeps the backend from starting."""
+    new = {"is_new": True}
+    assert found({**file("/srv/notes/a", "write"), **new})[0].proposal == {"write": ["/srv/notes"]}
+    for path in ("/var/log/a.log", "/srv/new"):
+        missed = found({**file(path, "write"), **new}, stderr=(path,))
+        assert proposals(missed) == [(path, None)]
+        assert "Make it first" in str(missed[0].note)
+    assert found(file("/var/log/old.log", "write"))[0].proposal == {"write": ["/var/log/old.log"]}
+
+
 def test_files_of_one_directory_are_one_entry():
     missed = found(file("/opt/app/a"), file("/opt/app/b"), file("/opt/app/b"), has_failed=True)
     assert missed == [Missed("file", "/opt/app/b", "read", 3, {"read": ["/opt/app"]})]

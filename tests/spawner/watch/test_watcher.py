@@ -246,6 +246,14 @@ attempt(open, "/usr/bin/env")
     assert watched.missed == []
 
 
+async def test_what_every_start_of_an_interpreter_asks_for_is_not_missed(starter, tmp_path):
+    names = [tmp_path / name for name in ("sitecustomize.py", "usercustomize.py", "site.py")]
+    for each in names:
+        each.touch()
+    watched = await in_namespace(starter, TRY + "".join(f'\nattempt(open, "{each}")' for each in names))
+    assert watched.of("file") == {str(names[-1]): "read"}
+
+
 async def test_a_file_that_a_directory_of_its_own_hides_is_said_to_be_hidden(starter, tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -276,6 +284,7 @@ attempt(open, "{hidden}/data.db", "w")
     assert watched.output.split() == ["ok", *["OSError"] * 4, "FileNotFoundError"]
     names = [shown / "old", shown / "new", shown / "directory", shown / "renamed", hidden / "data.db"]
     assert watched.of("file") == {str(name): "write" for name in names}
+    assert [each["what"] for each, _ in watched.missed if "is_new" not in each] == [str(shown / "old")]
 
 
 async def test_a_script_whose_interpreter_is_missing_names_the_interpreter(starter, tmp_path):
