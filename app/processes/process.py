@@ -25,7 +25,7 @@ from app.processes.measuring import Target, Use, look
 from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
 from app.processes.output.noise import StderrLog, StdoutNoise
 from app.processes.output.read_end import Stderr
-from app.processes.output.stderr import StderrRing
+from app.processes.output.stderr import StderrRing, secrets_of
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stdin, Stdout, open_pipes
 from app.processes.states import ProcessState, check_transition
 from app.protocol import tolerant
@@ -79,7 +79,7 @@ class BackendProcess:
         self.spawn_seconds = 0.0
         self.phases: Mapping[str, float] = {}
         self.is_limited_by_kernel = False  # in its memory, by a control group
-        self.stderr = StderrRing(spec.env.values())
+        self.stderr = StderrRing(secrets_of(spec))
         self.use = Use()
         self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
         self._measured_at = time.monotonic()

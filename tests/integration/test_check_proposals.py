@@ -142,3 +142,11 @@ def test_a_file_that_is_not_there_is_proposed_once_it_is(gateway: Gateway, besid
         assert new.read_text() == "x"
     finally:
         new.unlink(missing_ok=True)
+
+
+def test_a_file_in_what_it_may_read_is_named_in_its_stderr(gateway: Gateway, beside_tmp: Path) -> None:
+    argv = [SYSTEM_PYTHON, "-c", "import os; open(os.environ['NOTES'] + '/a'), os.environ['TOKEN']"]
+    env = {"NOTES": f"{beside_tmp}/absent", "TOKEN": "hunter22"}
+    found, failure = files(gateway, argv, sandbox={"read": [str(beside_tmp)]}, env=env)
+    assert found == []
+    assert f"'{beside_tmp}/absent/a'" in failure["stderr"][-1]

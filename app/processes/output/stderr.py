@@ -1,7 +1,9 @@
 """The last lines of a backend's stderr."""
 
+import re
 from collections.abc import Iterable
 
+from app.domain import BackendSpec
 from app.redaction import without_credentials
 
 RING_BYTES = 64 << 10
@@ -12,6 +14,20 @@ MASK = b"***"
 # Characters that could move a terminal's cursor, forge a log line or change the reading direction.
 _UNSAFE = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _UNSAFE} | {0x09: "\\t"}
+
+_is_plain_path = re.compile(r"(/(?!\.\.?(/|$))[\w.-]+)+").fullmatch
+
+
+def secrets_of(spec: BackendSpec) -> list[str]:
+    """The values of its environment, except plain paths that its registration shows, or a directory above them: else
+    nobody sees which file an error is about."""
+    within = [each.rstrip("/") for each in (*spec.sandbox.read, *spec.sandbox.write, spec.cwd or "") if each != "/"]
+    roots = tuple(f"{each}/" for each in within if each.startswith("/"))
+    return [
+        value
+        for value in spec.env.values()
+        if not _is_plain_path(value) or not (value in spec.args or f"{value}/".startswith(roots))
+    ]
 
 
 class StderrRing:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.processes.output.stderr import LINE_BYTES, RING_BYTES, StderrRing
+from app.domain import BackendSpec, Sandbox
+from app.processes.output.stderr import LINE_BYTES, RING_BYTES, StderrRing, secrets_of
 
 
 def ring_of(*pieces: bytes) -> StderrRing:
@@ -46,6 +47,31 @@ def test_one_large_piece_leaves_its_end():
 def test_a_long_line_is_shortened():
     (line,) = ring_of(b"x" * 50_000).last_lines()
     assert line == "x" * LINE_BYTES + " [...]"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("/srv/notes", False),
+        ("/srv/notes/2026/data.db", False),
+        ("/srv/shown/a.conf", False),
+        ("/srv/work/x", False),
+        ("/srv/one.json", False),
+        ("/srv/one.json/below", True),  # an argument can be `/`
+        ("/srv/notes2/data.db", True),
+        ("/srv/notes/../other", True),
+        ("/srv/notes/data.db?key=hunter22", True),
+        ("hunter22", True),
+        ("--token=hunter22", True),
+        ("/", True),
+        ("/bin/a", True),
+    ],
+)
+def test_a_path_that_the_registration_shows_is_no_secret(value, is_secret):
+    sandbox = Sandbox(read=("/srv/shown/",), write=("/srv/notes",))
+    args = ("/srv/one.json", "--token=hunter22", "/")
+    spec = BackendSpec("acme", "notes", "server", args, {"VALUE": value}, "/srv/work", sandbox=sandbox)
+    assert secrets_of(spec) == ([value] if is_secret else [])
 
 
 def test_what_is_secret_is_masked_wherever_it_stands():
