@@ -185,11 +185,12 @@ def _without_steps(
             steps.add(step)
     kept = list[tuple[dict[str, Any], int]]()
     for each, count in asked:
-        if each["kind"] == "file" and each["what"] in meant:
+        is_file = each["kind"] == "file"
+        if is_file and (each["what"] in steps or (each["access"] == "read" and each["what"] in made)):
+            continue
+        if is_file and each["what"] in meant:
             kept.append(({**each, "access": "write"}, count))
-        elif each["kind"] != "file" or not (
-            each["what"] in steps or (each["access"] == "read" and each["what"] in made)
-        ):
+        else:
             kept.append((each, count))
     return kept, meant
 
