@@ -37,6 +37,7 @@ MAX_CACHED_BYTES = 256 << 20
 INQUIRY_S = 60.0  # from the wait for a process to the last list; more where a start may take longer
 FIRST_S = 20.0  # how long a session waits for members that nobody has asked yet
 RETRY_S = 30.0  # between two inquiries that failed, or of a backend that changes all the time
+UNREAD_S = 600.0  # between two inquiries for lists, other than tools, that fail
 MAX_DOUBTS = 1000  # backends to ask again; the others are asked at their next change
 AT_ONCE = 4  # inquiries in the background
 OF_ONE_TENANT = 2  # of them: backends of one that do not answer hold up no other tenant's
@@ -91,6 +92,8 @@ class Catalog:
         for name in [each for each in unknown if self._is_slow((tenant, each))]:
             unknown.remove(name)
             self.doubt((tenant, name))
+        for name in backends:
+            self._ask_for_unread((tenant, name))
         if unknown:
             with anyio.move_on_after(FIRST_S) as patience:
                 async with anyio.create_task_group() as tasks:
@@ -195,6 +198,14 @@ class Catalog:
             later.callback(self._ask_at, key, time.monotonic())
             await self._try_to_inquire(key)
             later.pop_all()
+
+    def _ask_for_unread(self, key: Key) -> None:
+        """If it could not be read whole: soon for its tools, seldom for what it may never answer."""
+        entry = self._entries.get(key)
+        unread = () if entry is None else entry[0].offer.unread
+        age = time.monotonic() - self._asked_at.get(key, -UNREAD_S)
+        if unread and age >= (RETRY_S if "tools/list" in unread else UNREAD_S):
+            self._ask_at(key, time.monotonic())
 
     def _ask_at(self, key: Key, at: float) -> None:
         if key in self._doubts or len(self._doubts) < MAX_DOUBTS:
@@ -358,6 +369,10 @@ class Catalog:
             raise
         finally:
             self._forget(alone)
+        if offer.unread:
+            await self._read_again(key)
+            if key in self._entries:
+                offer = offer.completed_by(self._entries[key][0].offer)
         self._metrics.catalog_inquiries.labels("ok").inc()
         await self.note(spec, offer)
 

@@ -13,7 +13,8 @@ from app.links.toolset_member import ToolsetMember
 from app.processes.link import Exit
 from app.protocol.jsonrpc import Params, encoded
 from app.protocol.revisions import HANDSHAKE
-from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.offer import Offer, promised
+from app.protocol.toolset.pages import Pages
 
 _HELLO: Params = {
     "protocolVersion": encoded(HANDSHAKE[-1]),
@@ -44,16 +45,38 @@ class _Nobody:
 
 
 async def inquire(lease: Callable[[], Awaitable[LinkLease]], within_s: float) -> Offer:
-    """What the process offers that `lease` gives; it is given back afterwards.
+    """What the process offers that `lease` gives; it is given back afterwards. Of a list that fails there is what could
+    be read.
 
     Raises:
-        GatewayError: there is no process, or it does not answer as it should within this time.
+        GatewayError: there is no process, or it answers nothing as it should within this time.
     """
     member = ToolsetMember(0, _Nobody(), lease, None, within_s, Era())
     try:
-        with anyio.fail_after(within_s):
-            return await member.inquire()
+        with anyio.fail_after(within_s) as patience:
+            return await _with_lists(member, await member.greeted(), patience.deadline)
     except TimeoutError:
         raise BackendTimeout(f"the backend did not say what it offers within {within_s:.0f} s") from None
     finally:
         member.release("inquired")
+
+
+async def _with_lists(member: ToolsetMember, offer: Offer, until: float) -> Offer:
+    """Each list may take a part of the time that is left, so that one without an answer leaves some to the others."""
+    failures: list[GatewayError] = []
+    methods = promised(offer.capabilities)
+    for method in methods:
+        pages, left = Pages(method), until - anyio.current_time()
+        try:
+            with anyio.fail_after(left / (2 if method == "tools/list" else 4)):
+                await member.read(pages)
+        except TimeoutError:
+            pages.fail(BackendTimeout("the server did not answer in time"))
+        except GatewayError as error:
+            pages.fail(error)
+        offer = pages.list_in(offer)
+        if pages.failure is not None:
+            failures.append(pages.failure)
+    if failures and len(failures) == len(methods) and not any(offer.lists.values()):
+        raise failures[0]
+    return offer

@@ -38,8 +38,9 @@ from app.protocol.jsonrpc import (
     several,
 )
 from app.protocol.toolset.greeting import hello_for, speaks_sessionless
-from app.protocol.toolset.offer import Offer, promised
+from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.pages import Pages
+from app.protocol.without_id import is_without_id
 
 MAX_WAITING = 256  # calls while the process starts
 MAX_WAITING_BYTES = 4 << 20
@@ -284,33 +285,28 @@ class ToolsetMember:
 
     # --- its lists
 
-    async def inquire(self) -> Offer:
-        """Starts the process, and asks for everything that it promises.
-
-        Raises:
-            GatewayError: as `listed`, or there is no process.
-        """
+    async def greeted(self) -> Offer:
+        """Starts the process; the offer has no lists yet. Raises GatewayError, TimeoutError: as `_open`."""
         self.state = State.STARTING
         answer = await self._open()
-        offer = Offer.begun(answer.value, is_sessionless=isinstance(self._link, BridgedLink))
-        for method in promised(offer.capabilities):
-            offer = await self.listed(method, offer)
-        return offer
+        return Offer.begun(answer.value, is_sessionless=isinstance(self._link, BridgedLink))
 
     async def listed(self, method: str, offer: Offer) -> Offer:
-        """The offer with this list as it is now, which may differ from session to session.
-
-        Raises:
-            GatewayError: the process is gone, or does not answer as it should.
-        """
+        """The offer with this list as it is in this session; what cannot be read stays as it was. Raises: as `read`."""
         pages = Pages(method)
-        while True:
+        await self.read(pages)
+        return pages.list_in(offer).completed_by(offer)
+
+    async def read(self, pages: Pages) -> None:
+        """One list. Raises GatewayError: the process is gone, or there are too many entries."""
+        goes_on = True
+        while goes_on:
             if self.state is not State.OPEN:
                 raise BackendExited
             self._last_list += 1
             request_id = _LIST_ID % self._last_list
-            if not pages.take(await self._answer_to(request_id, dump_request(request_id, method, pages.params))):
-                return pages.list_in(offer)
+            line = dump_request(request_id, pages.method, pages.params)
+            goes_on = pages.take(await self._answer_to(request_id, line))
 
     # --- BackendListener
 
@@ -341,7 +337,12 @@ class ToolsetMember:
             message = parse_backend(line)
         except InvalidMessage:
             return False
-        if type(message) is not Response or (answer := self._answers.get(message.id)) is None:
+        if type(message) is not Response:
+            return False
+        answer = self._answers.get(message.id)
+        if answer is None and self._tasks is None and self._last_list > 1 and is_without_id(message):
+            answer = next(iter(self._answers.values()), None)  # one before may be about `notifications/initialized`
+        if answer is None:
             return False
         if not answer.done():
             answer.set_result(message)

@@ -153,7 +153,7 @@ async def _talk(link: BackendLink, spec: BackendSpec, call: ToolsCall, steps: St
 
 async def _offer(conversation: Conversation, envelope: Mapping[str, Any]) -> Offer:
     """The tools that this process offers. Raises BackendError."""
-    pages = Pages("tools/list")
+    pages = Pages("tools/list", is_needed=True)
     while pages.take(await conversation.answer_to("tools/list", {**envelope, **pages.params})):
         pass
     return pages.list_in(Offer.begun(msgspec.Raw(b"{}"), is_sessionless=bool(envelope)))

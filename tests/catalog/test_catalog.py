@@ -179,6 +179,24 @@ async def test_one_that_does_not_start_is_unknown_with_the_reason_and_not_asked_
     assert rig.started == started
 
 
+async def test_tools_that_were_known_stay_while_their_list_fails_and_are_asked_for_again(rig, monkeypatch):
+    (known,) = await rig.catalog.of_members("acme", ["red"])
+    broken = known.offer.with_list("tools/list", [], ["refused"], is_whole=False)
+
+    async def inquire(lease, within_s):
+        return broken
+
+    asked: list[Any] = []
+    monkeypatch.setattr(catalog_module, "inquire", inquire)
+    await rig.catalog.ask(KEY)
+    monkeypatch.setattr(rig.catalog, "_ask_at", lambda key, at: asked.append(key))
+    (now,) = await rig.catalog.of_members("acme", ["red"])
+    assert (tools(now), now.offer.oddities, asked) == (tools(known), ["`tools/list`: refused"], [])
+    monkeypatch.setattr(catalog_module, "RETRY_S", 0.0)
+    await rig.catalog.of_members("acme", ["red"])
+    assert asked == [KEY]
+
+
 async def test_one_that_may_take_long_to_start_is_given_the_time(rig, monkeypatch):
     monkeypatch.setattr(catalog_module, "INQUIRY_S", 0.0)
     rig.specs["red"] = replace(rig.specs["red"], timeouts=Timeouts(90.0))

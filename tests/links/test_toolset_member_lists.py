@@ -6,14 +6,16 @@ from typing import Any
 import anyio
 import pytest
 
-from app.errors import BackendError
+from app.errors import BackendError, UpstreamRefused
 from app.links.inquiry import inquire
-from app.protocol.jsonrpc import members_of, string_of
+from app.processes.link import CallListener
+from app.protocol.jsonrpc import encoded, members_of, string_of
 from app.protocol.toolset.offer import Offer
+from app.protocol.toolset.pages import MAX_BARREN
 from tests.sessions.fakes import FakeLease, FakeLink
 
 EIGHT = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(8)]
-Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
+Answer = Callable[[str, dict[str, Any]], Any]
 
 
 class Server(FakeLink):
@@ -31,7 +33,8 @@ class Server(FakeLink):
             self.say(id=message["id"], result=about)
         elif "id" in message:
             answer = self._lists(message["method"], message["params"])
-            self.say(id=message["id"], **(answer if "error" in answer else {"result": answer}))
+            is_error = isinstance(answer, dict) and "error" in answer
+            self.say(id=message["id"], **(answer if is_error else {"result": answer}))
 
 
 async def offered(lists: Answer) -> Offer:
@@ -70,10 +73,10 @@ async def test_a_list_that_cannot_be_used_takes_no_other_away(prompts: dict[str,
     assert note.startswith("`prompts/list`: ")
 
 
-@pytest.mark.parametrize("tools", [{"tools": "none"}, {"error": {"code": -32603, "message": "not now"}}])
-async def test_tools_that_cannot_be_read_are_not_taken_for_none(tools: dict[str, Any]) -> None:
+@pytest.mark.parametrize("answer", [None, {"error": {"code": -32603, "message": "not now"}}])
+async def test_a_server_of_which_no_list_can_be_read_is_not_taken_for_one_without_any(answer: Any) -> None:
     with pytest.raises(BackendError):
-        await offered(lambda method, params: tools if method == "tools/list" else {"prompts": []})
+        await offered(lambda method, params: answer)
 
 
 @pytest.mark.parametrize("cursor", ["", "c1", 7, 7.5])
@@ -111,3 +114,92 @@ async def test_an_odd_cursor_that_the_server_refuses_itself_was_the_end(cursor: 
     found = await offered(lists)
     assert len(names(found)) == 8
     assert any("Invalid cursor" in note for note in found.oddities)
+
+
+@pytest.mark.parametrize("odd", ["empty", "repeated"])
+async def test_a_page_without_news_does_not_end_a_list_whose_cursor_is_new(odd: str) -> None:
+    between = EIGHT[:4] if odd == "repeated" else []
+    pages = {None: (EIGHT[:4], "b"), "b": (between, "c"), "c": (EIGHT[4:], None)}
+
+    def lists(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        items, after = pages[params.get("cursor")]
+        return {"tools": items, "nextCursor": after} if method == "tools/list" else {"prompts": []}
+
+    found = await offered(lists)
+    assert (names(found), found.oddities) == ([tool["name"] for tool in EIGHT], [])
+
+
+async def test_cursors_that_are_new_for_ever_end_after_a_few_empty_pages() -> None:
+    asked: list[object] = []
+
+    def lists(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        asked.append(method)
+        items = [] if "cursor" in params else EIGHT
+        return {"tools": items, "nextCursor": str(len(asked))} if method == "tools/list" else {"prompts": []}
+
+    found = await offered(lists)
+    assert (len(names(found)), len(asked)) == (8, 1 + MAX_BARREN + 1)
+    assert found.oddities == ["`tools/list`: its `nextCursor` leads to nothing new: no more was read"]
+
+
+@pytest.mark.parametrize("tools", [{"error": {"code": -32603, "message": "not now"}}, None, EIGHT])
+async def test_tools_that_cannot_be_read_take_no_other_list_away(tools: Any) -> None:
+    found = await offered(lambda method, params: tools if method == "tools/list" else {"prompts": [{"name": "p"}]})
+    assert (names(found), names(found, "prompts/list"), found.unread) == ([], ["p"], ("tools/list",))
+    (note,) = found.oddities
+    assert note.startswith("`tools/list`: ")
+
+
+async def test_a_page_that_is_refused_leaves_those_before_it() -> None:
+    def lists(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if "cursor" in params:
+            return {"error": {"code": -32603, "message": "page 2 broke"}}
+        return {"tools": EIGHT, "nextCursor": "2"} if method == "tools/list" else {"prompts": [{"name": "p"}]}
+
+    found = await offered(lists)
+    assert (len(names(found)), names(found, "prompts/list")) == (8, ["p"])
+    assert found.oddities == ["`tools/list`: the server refused `tools/list`: page 2 broke"]
+
+
+class Failing(Server):
+    """Does not answer `prompts/list`, as `how` says."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(lambda method, params: {"tools": EIGHT})
+        self._how = how
+
+    def send(self, line: bytes) -> None:
+        if b"prompts/list" not in line:
+            super().send(line)
+        elif self._how == "dies":
+            self.die()
+        elif self._how == "fails":
+            assert isinstance(self.listener, CallListener)
+            self.listener.backend_failed(b'"toolset-list-2"', UpstreamRefused("HTTP 404"))
+        elif self._how == "answers without an id":
+            self.say(error={"code": -32601, "message": "Method not found"})
+
+
+@pytest.mark.parametrize("how", ["dies", "fails", "answers without an id", "is silent"])
+async def test_a_server_that_fails_at_a_list_keeps_what_was_read(how: str) -> None:
+    async def lease() -> Any:
+        return FakeLease(Failing(how))
+
+    with anyio.fail_after(60):
+        found = await inquire(lease, 0.5 if how == "is silent" else 60.0)
+    assert (len(names(found)), names(found, "prompts/list")) == (8, [])
+    assert found.unread == (() if how == "answers without an id" else ("prompts/list",))
+    assert [note.split(":")[0] for note in found.oddities] == ["`prompts/list`"] * len(found.unread)
+
+
+def test_what_could_not_be_read_stays_as_it_was() -> None:
+    def raw(*named: str) -> list[Any]:
+        return [encoded({"name": name}) for name in named]
+
+    earlier = Offer.begun(encoded({}), is_sessionless=False).with_list("tools/list", raw("a", "b"))
+    earlier = earlier.with_list("prompts/list", raw("p"))
+    now = Offer.begun(encoded({}), is_sessionless=False).with_list("prompts/list", [])
+    now = now.with_list("tools/list", raw("c", "a"), ["broken"], is_whole=False).completed_by(earlier)
+    assert (names(now), names(now, "prompts/list")) == (["c", "a", "b"], [])
+    assert Offer.load(now.dump()) == now
+    assert now.with_list("tools/list", []).unread == ()

@@ -189,7 +189,19 @@ class Talk:
         self._steps.skip(*(f"{kind}/list" for kind in _LISTS if kind not in offered))
         for kind in offered:
             with anyio.fail_after(timeouts.call_s), self._steps.timed(f"{kind}/list"):
-                self._counts[kind] = await _count(conversation, kind, self.reaching)
+                await self._count(conversation, kind)
+
+    async def _count(self, conversation: Conversation, kind: str) -> None:
+        """Also the names of tools that reach out; of a list that fails what could be read."""
+        pages = Pages(f"{kind}/list", is_needed=True)
+        try:
+            while pages.take(await conversation.answer_to(f"{kind}/list", dict(pages.params))):
+                pass
+        finally:
+            self._counts[kind] = len(pages.items) or None
+        self._counts[kind] = len(pages.items)
+        if kind == "tools":
+            self.reaching += reaching_out(_plain(pages.items))[:MAX_REACHING]
 
     def result(self) -> CheckResult:
         capabilities = _bounded(self._result.capabilities)
@@ -231,16 +243,6 @@ def _about(version: object, server: object, capabilities: object) -> CheckResult
         {name: text[:MAX_TEXT] for name, text in shown.items() if isinstance(text, str)},
         capabilities,
     )
-
-
-async def _count(conversation: Conversation, kind: str, reaching: list[str]) -> int:
-    """Adds the names of tools that reach out."""
-    pages = Pages(f"{kind}/list", is_needed=True)
-    while pages.take(await conversation.answer_to(f"{kind}/list", dict(pages.params))):
-        pass
-    if kind == "tools":
-        reaching += reaching_out(_plain(pages.items))[:MAX_REACHING]
-    return len(pages.items)
 
 
 def _plain(items: Iterable[msgspec.Raw]) -> Iterator[object]:

@@ -18,17 +18,21 @@ LISTS = {  # the list, by its method: the member of the result, and the capabili
     "resources/templates/list": ("resourceTemplates", "resources"),
 }
 
+KEYS = {"resources/list": "uri", "resources/templates/list": "uriTemplate"}  # by what items are told apart, else `name`
+
 _O = TypeVar("_O", bound="Offer")
 
 
 class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     """`hello` is the result of `initialize`, or of `server/discover` where `is_sessionless`. `lists` has the items of
-    each list that the backend promises, by method; every item is a JSON object. `notes`: what is odd about a list."""
+    each list that the backend promises, by method; every item is a JSON object. `notes`: what is odd about a list.
+    `unread`: lists of which not all could be read."""
 
     hello: msgspec.Raw
     lists: dict[str, tuple[msgspec.Raw, ...]] = {}
     is_sessionless: bool = False
     notes: dict[str, tuple[str, ...]] = {}
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def begun(cls, hello: msgspec.Raw, *, is_sessionless: bool) -> Self:
@@ -54,13 +58,27 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
         """The notes, each with its list."""
         return [f"`{method}`: {note}" for method, notes in self.notes.items() for note in notes]
 
-    def with_list(self, method: str, items: Sequence[msgspec.Raw], notes: Sequence[str] = ()) -> Self:
+    def with_list(
+        self, method: str, items: Sequence[msgspec.Raw], notes: Sequence[str] = (), *, is_whole: bool = True
+    ) -> Self:
         """Raises InvalidResponse: the offer would be too large."""
         if len(items) > MAX_ITEMS:
             raise InvalidResponse(f"`{method}` has more than {MAX_ITEMS} entries")
         lists, noted = {**self.lists, method: tuple(items)}, {**self.notes, method: tuple(notes)}
         noted = {each: words for each, words in noted.items() if words}
-        return _within_limit(msgspec.structs.replace(self, lists=lists, notes=noted))
+        unread = (*(each for each in self.unread if each != method), *([] if is_whole else [method]))
+        return _within_limit(msgspec.structs.replace(self, lists=lists, notes=noted, unread=unread))
+
+    def completed_by(self, earlier: "Offer") -> Self:
+        """With what `earlier` had besides in the lists that could not be read to their ends: an error of a moment takes
+        nothing away. Raises InvalidResponse: as `with_list`."""
+        offer = self
+        for method in self.unread:
+            read = self.items(method)
+            names = {_name(method, item) for item in read}
+            rest = (item for item in earlier.items(method) if _name(method, item) not in names)
+            offer = offer.with_list(method, [*read, *rest], self.notes.get(method, ()), is_whole=False)
+        return offer
 
     @property
     def size(self) -> int:
@@ -75,6 +93,10 @@ class Offer(msgspec.Struct, frozen=True, omit_defaults=True):
     def load(cls, data: bytes) -> Self:
         """What `dump` made. Raises msgspec.MsgspecError."""
         return msgspec.json.decode(data, type=cls)
+
+
+def _name(method: str, item: msgspec.Raw) -> str | None:
+    return string_of(members_of(item).get(KEYS.get(method, "name")))
 
 
 def _within_limit(offer: _O) -> _O:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.errors import BackendError, InvalidResponse
+from app.errors import BackendError, GatewayError, InvalidResponse
 from app.protocol.jsonrpc import ABSENT, METHOD_NOT_FOUND, Params, Response, code_of, members_of, string_of
-from app.protocol.toolset.offer import LISTS, MAX_ITEMS, Offer
+from app.protocol.toolset.offer import KEYS, LISTS, MAX_ITEMS, Offer
 
 MAX_PAGES = 100  # of one list
-_KEYS = {"resources/list": "uri", "resources/templates/list": "uriTemplate"}  # by what items are told apart
+MAX_BARREN = 10  # pages in a row that bring nothing new, though their cursors are
 
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -17,17 +17,17 @@ _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 class Pages:
     """Ask with `params`, and pass on the answer, as long as `take` returns True. `notes`: what was left out.
 
-    A list that cannot be used ends there, with a note; one that is needed raises. `tools/list` is: what was known of
-    the tools is better than nothing, also as the answer to whether they have changed.
+    A list that cannot be used ends there, with a note and its `failure`; one that is needed raises it.
     """
 
     def __init__(self, method: str, *, is_needed: bool = False) -> None:
         self.items: list[msgspec.Raw] = []
         self.notes: list[str] = []
-        self._method, self._key = method, _KEYS.get(method, "name")
-        self._is_needed = is_needed or method == "tools/list"
+        self.failure: GatewayError | None = None  # why not all of it could be read
+        self.method, self._key, self._is_needed = method, KEYS.get(method, "name"), is_needed
         self._seen: set[str] = set()
-        self._pages = 0
+        self._cursors: set[bytes] = set()
+        self._pages = self._barren = 0
         self._after: msgspec.Raw | None = None  # the cursor, as it was written
 
     @property
@@ -36,23 +36,28 @@ class Pages:
 
     def list_in(self, offer: Offer) -> Offer:
         """The offer with this list. Raises InvalidResponse: it would be too large."""
-        return offer.with_list(self._method, self.items, self.notes)
+        return offer.with_list(self.method, self.items, self.notes, is_whole=self.failure is None)
+
+    def fail(self, why: GatewayError) -> None:
+        """Nothing more of it can be read."""
+        self.failure = why
+        self._note(str(why)[:200])
 
     def take(self, answer: Response) -> bool:
-        """One page; returns whether there is another. Raises BackendError: see above, or there are too many."""
+        """One page; returns whether there is another. Raises BackendError: see above, or it has too many entries."""
         if answer.member == "error":
             if code_of(answer) == METHOD_NOT_FOUND:
                 return False  # who has resources need not have templates
             why = string_of(members_of(answer.value).get("message")) or ""
-            return self._give_up(BackendError(f"the server refused `{self._method}`: {why[:100]}"))
+            return self._give_up(BackendError(f"the server refused `{self.method}`: {why[:100]}"))
         members = members_of(answer.value)
-        raw = members.get(LISTS[self._method][0], ABSENT)
+        raw = members.get(LISTS[self.method][0], ABSENT)
         try:
             if bytes(answer.value)[:1] != b"{":
-                return self._give_up(InvalidResponse(f"the answer to `{self._method}` is no object"))
+                return self._give_up(InvalidResponse(f"the answer to `{self.method}` is no object"))
             found = [] if bytes(raw) in (b"", b"null") else _decode_items(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._give_up(InvalidResponse(f"the answer to `{self._method}` has no list"))
+            return self._give_up(InvalidResponse(f"the answer to `{self.method}` has no list"))
         has_news = self._add(found)
         return self._goes_on(members.get("nextCursor", ABSENT), has_news=has_news)
 
@@ -69,7 +74,7 @@ class Pages:
                 self._seen.add(name)
                 self.items.append(item.copy())
         if len(self.items) > MAX_ITEMS:
-            raise InvalidResponse(f"`{self._method}` has more than {MAX_ITEMS} entries")
+            raise InvalidResponse(f"`{self.method}` has more than {MAX_ITEMS} entries")
         return len(self.items) > before
 
     def _named(self, found: list[msgspec.Raw]) -> Iterator[tuple[str, msgspec.Raw]]:
@@ -82,12 +87,14 @@ class Pages:
         written = bytes(cursor)
         if written in (b"", b"null"):
             return False
-        if not has_news:
+        self._barren = 0 if has_news else self._barren + 1
+        if not has_news and (written in self._cursors or self._barren >= MAX_BARREN):
             self._note("its `nextCursor` leads to nothing new: no more was read")
             return False
+        self._cursors.add(written)
         self._pages += 1
         if self._pages >= MAX_PAGES:
-            raise InvalidResponse(f"`{self._method}` has more than {MAX_PAGES} pages")
+            return self._give_up(InvalidResponse(f"`{self.method}` has more than {MAX_PAGES} pages"))
         if string_of(cursor) is None:
             self._note("its `nextCursor` is no string")
         self._after = cursor.copy()
@@ -95,10 +102,12 @@ class Pages:
 
     def _give_up(self, why: BackendError) -> bool:
         """The list ends here. After an odd cursor that is what the server meant by it."""
-        is_odd = self._after is not None and not string_of(self._after)
-        if self._is_needed and not is_odd:
+        if self._after is not None and not string_of(self._after):
+            self._note(str(why))
+        elif self._is_needed:
             raise why
-        self._note(str(why))
+        else:
+            self.fail(why)
         return False
 
     def _note(self, words: str) -> None:
