@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from app.http.errors import HttpRefusal
 
 API_KEY, _AUTHORIZATION = b"x-api-key", b"authorization"
+_WHOLE, _SPACES = (_AUTHORIZATION, b"mcp-session-id"), b" \t"
 
 # Two of them could mean two things.
 _UNIQUE = frozenset({
@@ -41,20 +42,27 @@ def refuse_repeated(fields: Sequence[tuple[bytes, bytes]]) -> None:
             raise HttpRefusal(400, "repeated_header", f"the header {name.decode()} is repeated")
 
 
+def trimmed(fields: Sequence[tuple[bytes, bytes]]) -> Fields:
+    """Headers that are compared whole, without the spaces, which are no part of them (RFC 9110, 5.5); an empty one is
+    none."""
+    named = ((name, value.strip(_SPACES) if name in _WHOLE else value) for name, value in fields)
+    return [(name, value) for name, value in named if value or name not in _WHOLE]
+
+
 def with_one_credential(fields: Sequence[tuple[bytes, bytes]]) -> Fields:
-    """`X-API-Key: K` is `Authorization: Bearer K`; nothing behind this knows it.
+    """`X-API-Key: K` is `Authorization: Bearer K`; nothing behind this knows it. An Authorization of another scheme, or
+    without a token, is no credential.
 
     Raises:
         HttpRefusal: there are two credentials that differ.
     """
-    keys = {value.strip() for name, value in fields if name == API_KEY} - {b""}
     others = [(name, value) for name, value in fields if name != API_KEY]
-    given = next((value for name, value in others if name == _AUTHORIZATION), None)
-    for key in keys:
-        if given is None:
-            given = b"Bearer " + key
-            others.append((_AUTHORIZATION, given))
-        elif given[:7].lower() != b"bearer " or given[7:].strip() != key:
-            words = "Authorization and X-API-Key, or two X-API-Key, have different credentials: send one of them"
-            raise HttpRefusal(400, "two_credentials", words)
-    return others
+    found = {value.strip() for name, value in fields if name == API_KEY} - {b""}
+    if not found:
+        return others
+    given = [value for name, value in others if name == _AUTHORIZATION and value[:7].lower() == b"bearer "]
+    found |= {value[7:].strip() for value in given} - {b""}
+    if len(found) > 1:
+        words = "Authorization and X-API-Key, or two X-API-Key, have different credentials: send one of them"
+        raise HttpRefusal(400, "two_credentials", words)
+    return [*(field for field in others if field[0] != _AUTHORIZATION), (_AUTHORIZATION, b"Bearer " + found.pop())]

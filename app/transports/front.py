@@ -14,6 +14,7 @@ from app.domain import Scope as Permission
 from app.errors import BackendNotFound, ClientError, Forbidden, GatewayError, NodeLost, ShuttingDown
 from app.http.client_address import client_address, limited_address
 from app.http.errors import HttpRefusal
+from app.http.header_fields import trimmed
 from app.http.scope import BY_KEY, LET_IN
 from app.limits.loop_shares import LoopShares
 from app.logs import LogContext, current
@@ -155,6 +156,8 @@ class Front:
             authorization = request.headers.get(b"authorization")
             principal = None if authorization is None else self._authenticator.remembered(authorization, request.target)
             if principal is None:
+                request.take(trimmed(request.scope["headers"]))  # not for each: it was not known as it stands
+                authorization = request.headers.get(b"authorization")
                 address = limited_address(client_address(request.scope))
                 principal = await self._authenticator.authenticate(authorization, request.target(), address)
             request.admit(principal, watch, seen, self._ask_again, self._require_on)

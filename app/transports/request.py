@@ -28,7 +28,7 @@ from app.errors import (
 )
 from app.http.client_address import UNKNOWN, client_address, limited_address, named_address
 from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
-from app.http.header_fields import API_KEY, Fields, refuse_repeated, with_lists_joined, with_one_credential
+from app.http.header_fields import API_KEY, Fields, refuse_repeated, trimmed, with_lists_joined, with_one_credential
 from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import Remembered, challenge
 from app.http.scope import AT_ONCE
@@ -92,7 +92,7 @@ class McpRequest:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self._has_repeated = len(self.headers) != len(scope["headers"])
         if self._has_repeated:
-            self._take(with_lists_joined(scope["headers"]))
+            self.take(with_lists_joined(scope["headers"]))
         self.ids = scope[IDS] = request_ids(self.headers)
         self.issuers = self.message = self._kept_body = self._watch = self._seen = self.tracer = None
         self.session_id = self.sent_to = self.outcome = ""
@@ -186,10 +186,10 @@ class McpRequest:
         """X-API-Key becomes Authorization. Raises HttpRefusal: a header is repeated, or there are two credentials."""
         if self._has_repeated:
             refuse_repeated(self.scope["headers"])
-        if API_KEY in self.headers:
-            self._take(with_one_credential(self.scope["headers"]))
+        if API_KEY in self.headers or self.headers.get(b"mcp-session-id", b"-")[-1:] in b" \t":  # or it is empty
+            self.take(with_one_credential(trimmed(self.scope["headers"])))
 
-    def _take(self, fields: Fields) -> None:
+    def take(self, fields: Fields) -> None:
         self.scope["headers"], self.headers = fields, dict(fields)
 
     def values(self, name: bytes) -> tuple[bytes, ...]:

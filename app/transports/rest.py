@@ -16,6 +16,7 @@ from app.domain import Principal
 from app.errors import GatewayError, ShuttingDown
 from app.http.dependencies import BASE_URL
 from app.http.errors import http_status
+from app.http.header_fields import trimmed
 from app.http.hosts import HostPolicy
 from app.http.problems import TOLD, ProblemResponse
 from app.http.resource_metadata import Remembered
@@ -86,6 +87,7 @@ class Rest:
         scope, receive = request.scope, request.receive
         try:
             request.settle_headers()
+            request.take(trimmed(request.scope["headers"]))
             self._check_names(request, path)
             request.refuse_declared_size(self._max_body_bytes)
         except GatewayError as error:

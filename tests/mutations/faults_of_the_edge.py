@@ -24,8 +24,15 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "of two credentials that differ the one in Authorization counts",
         "app/http/header_fields.py",
-        'elif given[:7].lower() != b"bearer " or given[7:].strip() != key:',
-        "elif False:",
+        '    found |= {value[7:].strip() for value in given} - {b""}\n',
+        "",
+        FIELDS,
+    ),
+    Fault(
+        "spaces behind a credential are a part of it",
+        "app/http/header_fields.py",
+        "value.strip(_SPACES) if name in _WHOLE else value",
+        "value",
         FIELDS,
     ),
     Fault(

@@ -32,6 +32,8 @@ async def test_a_session_is_opened_used_and_deleted(http: Http, pool: FakePool) 
     session = await initialize(http, pool)
     note = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
     assert (await http.ask("POST", MCP, note, mcp_session_id=session)).status == 202
+    none = await http.ask("POST", MCP, note, more="mcp-session-id: ")
+    assert (none.status, json.loads(none.body)["error"]["data"]["reason"]) == (400, "session_required")
     assert (await http.ask("DELETE", MCP, mcp_session_id=session)).status == 204
     assert (await http.ask("DELETE", MCP, mcp_session_id=session)).status == 404
     assert pool.leases[0].released == ["deleted"]
@@ -199,7 +201,8 @@ async def test_a_header_that_decides_something_stands_once_everywhere(http: Http
 @pytest.mark.parametrize(
     ("key", "authorization", "status"),
     [("alice", "", 200), ("alice", "Bearer alice", 200), ("nobody", "", 401), ("", "", 401), ("eve", "", 404),
-     ("alice", "Bearer bob", 400), ("nobody", "Bearer alice", 400)],
+     ("alice", "Bearer bob", 400), ("nobody", "Bearer alice", 400), ("alice", "Basic YTpi", 200),
+     ("", "Bearer alice \t", 200), ("alice\t", "Bearer ", 200)],
 )  # fmt: skip
 async def test_a_key_is_taken_from_either_header(
     http: Http, pool: FakePool, key: str, authorization: str, status: int
@@ -207,6 +210,8 @@ async def test_a_key_is_taken_from_either_header(
     session = await initialize(http, pool)
     note = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
     got = await http.ask("POST", MCP, note, mcp_session_id=session, x_api_key=key, authorization=authorization)
+    assert got.status == (202 if status == 200 else status)
+    got = await http.ask("POST", MCP, note, mcp_session_id=f"{session} ", x_api_key=key, authorization=authorization)
     assert got.status == (202 if status == 200 else status)
     if status == 400:
         assert json.loads(got.body)["error"]["data"]["reason"] == "two_credentials"
