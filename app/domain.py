@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 DEFAULT_TENANT = "default"
@@ -157,12 +156,6 @@ class Selection:
     exclude: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict, hash=False)
     describe: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    def shows(self, tool: str) -> bool:
-        """Whether this tool is shown."""
-        if any(fnmatchcase(tool, pattern) for pattern in self.exclude):
-            return False
-        return not self.include or any(fnmatchcase(tool, pattern) for pattern in self.include)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ LISTING = ("tests/protocol/toolset/test_listing.py",)
 CATALOG = ("tests/catalog/test_catalog.py",)
 DECIDING = ("tests/catalog/test_deciding.py",)
 JUDGING = ("tests/catalog/test_judging.py",)
+PATTERNS = ("tests/search/test_patterns.py",)
 RUNS = ("tests/protocol/toolset/test_recipe_runs.py",)
 STORED = ("tests/storage/tools/test_toolsets.py",)
 
@@ -91,8 +92,8 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "an excluded tool is shown",
-        "app/domain.py",
-        "if any(fnmatchcase(tool, pattern) for pattern in self.exclude):",
+        "app/protocol/toolset/member_tools.py",
+        "if (yield from self._exclude.matching(tool)):",
         "if False:",
         ("tests/protocol/toolset/test_names.py",),
     ),
@@ -221,5 +222,33 @@ FAULTS_OF_TOOLSETS = (
         "        await turn_for(request, body, self._shares)\n",
         "",
         ("tests/transports/test_front_shares.py",),
+    ),
+    Fault(
+        "a thousand patterns are matched in one piece",
+        "app/search/patterns.py",
+        "at_once = AT_ONCE if len(name) <= _LONG else 1",
+        "at_once = 1 << 20",
+        PATTERNS,
+    ),
+    Fault(
+        "the characters of a long name are matched in one piece",
+        "app/search/patterns.py",
+        "for start in range(0, len(name), AT_ONCE):\n            for char in name[start : start + AT_ONCE]:",
+        "for start in (0,):\n            for char in name:",
+        PATTERNS,
+    ),
+    Fault(
+        "a pattern is compiled to a regular expression",
+        "app/search/patterns.py",
+        "if _has_in_order(name, parts):",
+        'if __import__("fnmatch").fnmatchcase(name, "*".join(parts)):',
+        PATTERNS,
+    ),
+    Fault(
+        "a range of a pattern that is empty matches",
+        "app/search/patterns.py",
+        "if chunks[number - 1][-1] > chunks[number][0]:",
+        "if False:",
+        PATTERNS,
     ),
 )

@@ -299,8 +299,9 @@ class ToolsetListing:
                     self._uris_of_apps.setdefault(app, index)
                 self._definitions[shown] = text
                 items.append(text)
-        for own, why in tools.gone(member.withheld):
-            self._tools.setdefault(shown_as(member.selection.rename.get(own, own), member.prefix), Withheld(index, why))
+        for own in (yield from tools.gone(member.withheld)):
+            shown = shown_as(member.selection.rename.get(own, own), member.prefix)
+            self._tools.setdefault(shown, Withheld(index, member.withheld[own]))
 
     def _show_prompts(self, index: int, offer: Offer, items: list[bytes]) -> Work[None]:
         prompts = yield from by_name(offer.items(PROMPTS))

@@ -1,6 +1,6 @@
 """MemberTools: the tools of one member as they are shown, read and renamed once for all listings that have it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -9,10 +9,35 @@ from app.domain import Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
 from app.protocol.toolset.names import shown_as
 from app.protocol.toolset.offer import Offer
-from app.search.work import Work
+from app.search.patterns import Patterns
+from app.search.work import Work, finished
 
 AT_ONCE = 16  # items between two points at which the work can be interrupted
 _OLD_UI_KEY = "ui/resourceUri"  # in `_meta` of a tool: the form of MCP Apps before `ui: {resourceUri}`
+
+
+class Choice:
+    """Which of a member's tools a selection shows, by their own names."""
+
+    def __init__(self, include: Patterns | None, exclude: Patterns) -> None:
+        self._include, self._exclude = include, exclude
+
+    @classmethod
+    def reading(cls, selection: Selection) -> "Work[Choice]":
+        """In pieces of a fraction of a millisecond."""
+        exclude = yield from Patterns.reading(selection.exclude)
+        return cls((yield from Patterns.reading(selection.include)) if selection.include else None, exclude)
+
+    def showing(self, tool: str) -> Work[bool]:
+        """Whether this tool is shown. In pieces."""
+        if (yield from self._exclude.matching(tool)):
+            return False
+        return self._include is None or (yield from self._include.matching(tool))
+
+
+def shows(selection: Selection, tool: str) -> bool:
+    """Whether this selection shows this one tool."""
+    return finished(finished(Choice.reading(selection)).showing(tool))
 
 
 class MemberTool(NamedTuple):
@@ -39,11 +64,12 @@ class MemberTools:
     def making(cls, offer: Offer, prefix: str | None, selection: Selection) -> "Work[MemberTools]":
         """In pieces of a fraction of a millisecond."""
         named = yield from by_name(offer.items("tools/list"))
+        choice = yield from Choice.reading(selection)
         taken, displaced = dict[str, MemberTool](), list[str]()
         for number, (own, item) in enumerate(named.items()):
             if not number % AT_ONCE:
                 yield
-            if not selection.shows(own):
+            if not (yield from choice.showing(own)):
                 continue
             shown = shown_as(selection.rename.get(own, own), prefix)
             if shown in taken:
@@ -58,11 +84,18 @@ class MemberTools:
         """Whether they are what is shown of this."""
         return self.offer is offer and self.prefix == prefix and self.selection == selection
 
-    def gone(self, withheld: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """What is withheld and would be shown, but is not offered: approved, and gone; with why."""
-        if withheld:
-            offered = {*self.displaced, *(each.own for each in self.shown)}
-            yield from (each for each in withheld.items() if each[0] not in offered and self.selection.shows(each[0]))
+    def gone(self, withheld: Mapping[str, str]) -> Work[list[str]]:
+        """What is withheld and would be shown, but is not offered: approved, and gone. In pieces, as `making`."""
+        offered = {*self.displaced, *(each.own for each in self.shown)} if withheld else ()
+        gone = [each for each in withheld if each not in offered]
+        choice = yield from Choice.reading(self.selection if gone else Selection())
+        shown = list[str]()
+        for number, own in enumerate(gone):
+            if not number % AT_ONCE:
+                yield
+            if (yield from choice.showing(own)):
+                shown.append(own)
+        return shown
 
 
 def by_name(items: Iterable[msgspec.Raw]) -> Work[dict[str, msgspec.Raw]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ from app.domain import Guide
 from app.protocol.jsonrpc import encode, encoded
 from app.protocol.recipes.recipe import Recipe
 from app.protocol.toolset.offer import Offer
+from app.search.patterns import Patterns
 
 NAME = "the toolset itself"  # where members have names
 SCHEME = "guide://"
@@ -37,7 +37,8 @@ class Own:
     @classmethod
     def chosen(cls, guides: Sequence[Guide], patterns: Sequence[str], recipes: Sequence[Recipe] = ()) -> "Own":
         """With the guides whose names match one of these patterns."""
-        chosen = [each for each in guides if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
+        wanted = Patterns.of(patterns)
+        chosen = [each for each in guides if wanted.match(each.name)]
         return cls(chosen, recipes, may_have_guides=bool(patterns))
 
     def prompt(self, name: str) -> bytes:

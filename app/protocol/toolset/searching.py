@@ -2,7 +2,6 @@
 query means, `call_tool` calls one of them."""
 
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import msgspec
 from app.protocol.jsonrpc import Params, Request, encode, encoded, members_of, object_in, result_response, string_of
 from app.protocol.toolset.listing import ToolsetListing
 from app.search.learned import Learned
+from app.search.patterns import Patterns
 from app.search.recent_query import RecentQuery
 
 FIND, CALL = "find_tools", "call_tool"
@@ -89,7 +89,8 @@ class Searching:
         return listing.variant(self._always, self._listed)
 
     def _listed(self, listing: ToolsetListing) -> bytes:
-        names = (name for name in listing.tools if _matches(name, self._always) and name not in (FIND, CALL))
+        always = Patterns.of(self._always)
+        names = (name for name in listing.tools if name not in (FIND, CALL) and always.match(name))
         own = _OWN_WITH_GUIDES if listing.own.guides else _OWN
         return b'{"tools":[%b]}' % b",".join((*own, *(listing.definition(name) for name in names)))
 
@@ -150,7 +151,8 @@ def _hinted(always: tuple[str, ...], hints: Mapping[str, object], listing: Tools
 
     def marked(listing: ToolsetListing) -> bytes:
         tools = [(name, listing.definition(name)) for name in listing.tools]
-        shown = (_marked(tool, hints) if _matches(name, always) else tool for name, tool in tools)
+        loaded = Patterns.of(always)
+        shown = (_marked(tool, hints) if loaded.match(name) else tool for name, tool in tools)
         return b'{"tools":[%b]}' % b",".join(shown)
 
     return listing.variant((always, tuple(hints)), marked)
@@ -159,10 +161,6 @@ def _hinted(always: tuple[str, ...], hints: Mapping[str, object], listing: Tools
 def _marked(definition: bytes, hints: Mapping[str, object]) -> bytes:
     members = members_of(msgspec.Raw(definition))
     return encode({**members, "_meta": encoded({**object_in(members, "_meta"), **hints})})
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, each) for each in patterns)
 
 
 def _limit(arguments: Params) -> int:

@@ -20,6 +20,7 @@ from app.errors import Conflict, NotFound
 from app.http.problems import responses
 from app.inspections.message import InspectedMessage
 from app.links.toolsets import members_of
+from app.protocol.toolset.member_tools import shows
 from app.protocol.toolset.offer import Offer
 from app.this_node.replaying import Replayed, ToolsCall
 
@@ -142,7 +143,7 @@ async def _require_shown(access: Access, recorded: _Recorded, spec: BackendSpec,
             raise Conflict(f"there is no toolset {recorded.inspected} any more") from None
         if not address.enabled:
             raise Conflict(f"the toolset {recorded.inspected} is switched off")
-    if not any(each.backend == spec.name and each.selection.shows(tool) for each in members_of(address)):
+    if not any(each.backend == spec.name and shows(each.selection, tool) for each in members_of(address)):
         words = f"{recorded.inspected} does not show the tool {tool[:MAX_NAME]} of {spec.name}"
         raise Conflict(f"{words}: see its `include` and `exclude`")
 
