@@ -3,7 +3,8 @@
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from operator import itemgetter
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Query
 from fastapi.exceptions import RequestValidationError
@@ -15,8 +16,11 @@ from app.this_node.listing import SORTS, Listing, Ranked, Sort, Window
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 MAX_CURSOR = 256
+MAX_BYTES = 4 << 20  # of the items of a page, unless the first alone has more
+AT_ONCE = 8  # items that are read, where each may have megabytes
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", covariant=True)
 _M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R", bound=Ranked)
 
@@ -37,9 +41,15 @@ class RunningPage(Page[_M], Generic[_M]):
     )
 
 
+class Listed(Protocol[_S]):
+    """What is stored in the order of names, in parts."""
+
+    async def __call__(self, tenant: str, *, after: str, limit: int) -> Sequence[_S]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which part is asked for: up to `limit` items after the one named `after`."""
+    """Which part is asked for: up to `limit` items after the one named `after`, of about MAX_BYTES."""
 
     limit: int
     after: str
@@ -50,9 +60,31 @@ class PageQuery:
         return self.limit + 1
 
     def page(self, found: Sequence[_T], name: Callable[[_T], str], show: Callable[[_T], _M]) -> Page[_M]:
-        shown = found[: self.limit]
-        cursor = _cursor(name(shown[-1])) if len(found) > self.limit else None
-        return Page(items=[show(each) for each in shown], next_cursor=cursor)
+        items: list[_M] = []
+        size = 0
+        for each in found[: self.limit]:
+            item = show(each)
+            size += _size(item)
+            if items and size > MAX_BYTES:
+                break
+            items.append(item)
+        cursor = _cursor(name(found[len(items) - 1])) if len(found) > len(items) else None
+        return Page(items=items, next_cursor=cursor)
+
+    async def read(
+        self, listed: Listed[_T], tenant: str, name: Callable[[_T], str], show: Callable[[_T], _M]
+    ) -> Page[_M]:
+        """The page of what may be large: no more of it is read than is shown, and AT_ONCE."""
+        found: list[tuple[str, _M]] = []
+        size, is_last = 0, False
+        while not is_last and len(found) < self.fetch and size <= MAX_BYTES:
+            limit = min(AT_ONCE, self.fetch - len(found))
+            part = await listed(tenant, after=found[-1][0] if found else self.after, limit=limit)
+            shown = [(name(each), show(each)) for each in part]
+            size += sum(_size(item) for _, item in shown)
+            found += shown
+            is_last = len(part) < limit
+        return self.page(found, itemgetter(0), itemgetter(1))
 
     def of_all(self, every: Sequence[_T], name: Callable[[_T], str], show: Callable[[_T], _M]) -> Page[_M]:
         """The page of a whole list that is sorted by name."""
@@ -111,6 +143,10 @@ AskedWindow = Annotated[WindowQuery, Depends(_window_query)]
 
 def wrong_cursor(message: str) -> RequestValidationError:
     return RequestValidationError([{"type": "cursor", "loc": ("query", "cursor"), "msg": message}])
+
+
+def _size(item: BaseModel) -> int:
+    return len(item.__pydantic_serializer__.to_json(item))
 
 
 def _cursor(name: str) -> str:

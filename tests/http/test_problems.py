@@ -2,11 +2,14 @@
 
 import re
 import threading
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import pytest
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from app.admin.schemas.fields import MAX_WRONG, Strict
 from app.errors import BackendExited, Forbidden, GatewayError, QuotaExceeded, ShuttingDown, StorageUnavailable
 from app.http.problems import MAX_ERRORS
 from app.node.application import build_api
@@ -162,3 +165,28 @@ async def test_a_bug_is_500_and_tells_nothing(rig):
     is_problem(answer, 500, "internal_error")
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
+
+
+async def test_a_body_with_very_many_errors_is_told_that_and_none_of_them(untouched):
+    few = await untouched.ask("POST", "/api/v1/keys", {f"m{number}": 1 for number in range(MAX_WRONG - 1)})
+    assert len(is_problem(few, 422, "invalid_request")["errors"]) == MAX_ERRORS  # one is that `scopes` is missing
+    many = {f"m{number}": 1 for number in range(MAX_WRONG)}
+    for path, body in (("keys", many), ("toolsets", {"name": "x", "members": [many]})):
+        errors = is_problem(await untouched.ask("POST", f"/api/v1/{path}", body), 422, "invalid_request")["errors"]
+        assert [each["detail"] for each in errors] == [f"more than {MAX_WRONG} members are wrong"]
+
+
+def test_every_body_has_few_errors():
+    routes = [each for each in _routes(build_api().routes) if each.body_field is not None]
+    assert len(routes) > 20
+    for route in routes:
+        kind = route.body_field.field_info.annotation
+        assert all(issubclass(each, Strict | NoneType) for each in get_args(kind) or [kind]), route.path
+
+
+def _routes(every: Any) -> Any:
+    for each in every:
+        if isinstance(each, APIRoute):
+            yield each
+        elif (router := getattr(each, "original_router", None)) is not None:
+            yield from _routes(router.routes)

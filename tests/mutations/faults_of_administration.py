@@ -11,6 +11,8 @@ DUE = ("tests/admin/resources/now/test_problems.py",)
 REST = ("tests/transports/test_rest.py",)
 FILES = ("tests/cli/files/test_gateway_file.py",)
 RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
+PROBLEMS = ("tests/http/test_problems.py",)
+PAGING = ("tests/admin/test_paging.py",)
 EXPORTING = "app/cli/files/exporting.py"
 
 FAULTS_OF_ADMINISTRATION = (
@@ -95,5 +97,40 @@ FAULTS_OF_ADMINISTRATION = (
         """        except ZeroDivisionError:
             log.exception(""",
         REST,
+    ),
+    Fault(
+        "every error of a body is made, however many there are",
+        "app/admin/schemas/fields.py",
+        "if error.error_count() <= MAX_WRONG:",
+        "if True:",
+        PROBLEMS,
+    ),
+    Fault(
+        "a page has as many bytes as its items",
+        "app/admin/paging.py",
+        "if items and size > MAX_BYTES:",
+        "if False:",
+        PAGING,
+    ),
+    Fault(
+        "a page is empty if its first item is large",
+        "app/admin/paging.py",
+        "if items and size > MAX_BYTES:",
+        "if size > MAX_BYTES:",
+        PAGING,
+    ),
+    Fault(
+        "large items are read all at once",
+        "app/admin/paging.py",
+        "min(AT_ONCE, self.fetch - len(found))",
+        "self.fetch - len(found)",
+        PAGING,
+    ),
+    Fault(
+        "large items are read on when the page is full",
+        "app/admin/paging.py",
+        "and len(found) < self.fetch and size <= MAX_BYTES:",
+        "and len(found) < self.fetch:",
+        PAGING,
     ),
 )

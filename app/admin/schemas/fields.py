@@ -4,22 +4,49 @@ import unicodedata
 from dataclasses import fields
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
 
 MAX_REASON = 300
+MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
 ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
 SILENT = "Nodes that did not answer within a second: what they know is missing."
 
 
-class Strict(BaseModel):
-    """What a client may send: no unknown members, no conversions, no NaN."""
+class StrictChoice(BaseModel):
+    """As `Strict`, for a choice of a union: the errors of one with a wrap validator would be shown at its name."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Strict(StrictChoice):
+    """What a client may send: no unknown members, no conversions, no NaN."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_few_errors(cls, sent: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Pydantic goes on after an error, and whoever asks it for the errors is given all of them."""
+        try:
+            return validate(sent)
+        except ValidationError as error:
+            if error.error_count() <= MAX_WRONG:
+                raise
+            raise PydanticCustomError("wrong", "more than {most} members are wrong", {"most": MAX_WRONG}) from None
 
 
 class Answer(BaseModel):

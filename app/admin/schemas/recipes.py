@@ -8,7 +8,7 @@ import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Answer, Name, Strict, no_nul
+from app.admin.schemas.fields import Answer, Name, Strict, StrictChoice, no_nul
 from app.admin.schemas.guides import GuideTitle
 from app.protocol.recipes.expressions import MAX_EXPRESSION
 from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
@@ -38,7 +38,7 @@ class QuestionBody(Strict):
     if_cancelled: Otherwise = "stop"
 
 
-class StepBody(Strict):
+class StepBody(StrictChoice):
     """A call of a tool."""
 
     id: Annotated[str, StringConstraints(pattern=STEP_ID)]

@@ -40,8 +40,7 @@ async def create_recipe(access: MayManage, body: RecipeBody, response: Response)
 @router.get("/recipes")
 async def list_recipes(access: MayRead, asked: AskedPage) -> Page[RecipeAnswer]:
     """The tenant's recipes by name."""
-    found = await access.admin.recipes.list(access.tenant, after=asked.after, limit=asked.fetch)
-    return asked.page(found, lambda recipe: recipe.name, RecipeAnswer.of)
+    return await asked.read(access.admin.recipes.list, access.tenant, lambda recipe: recipe.name, RecipeAnswer.of)
 
 
 @router.get("/recipes/{recipe}")

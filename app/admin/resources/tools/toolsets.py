@@ -48,8 +48,7 @@ async def create_toolset(access: MayManage, body: ToolsetBody, request: Request,
 @router.get("/toolsets")
 async def list_toolsets(access: MayRead, asked: AskedPage) -> Page[ToolsetAnswer]:
     """The tenant's toolsets by name."""
-    found = await access.admin.toolsets.list(access.tenant, after=asked.after, limit=asked.fetch)
-    return asked.page(found, lambda spec: spec.name, ToolsetAnswer.of)
+    return await asked.read(access.admin.toolsets.list, access.tenant, lambda spec: spec.name, ToolsetAnswer.of)
 
 
 @router.get("/toolsets/{toolset}")

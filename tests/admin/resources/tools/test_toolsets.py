@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.admin import paging
 from app.catalog import knowledge
 from tests.protocol.toolset.offers import offer, tool
 
@@ -34,6 +35,20 @@ async def test_a_toolset_is_made_shown_changed_and_removed(two):
     assert changed.headers["ETag"] != made.headers["ETag"]
     assert (await two.ask("DELETE", PATH + "/work")).status_code == 204
     assert [what for what, _ in two.effects.heard[-3:]] == ["backend_changed", "backend_changed", "backend_removed"]
+
+
+async def test_a_page_of_large_toolsets_has_a_next_one(two, monkeypatch):
+    for name in ("one", "two"):
+        await two.ask("POST", PATH, {"name": name, "members": [{"backend": "echo"}]})
+    whole = (await two.ask("GET", PATH)).json()
+    monkeypatch.setattr(paging, "MAX_BYTES", 1)
+    listed, cursor = [], ""
+    while cursor is not None:
+        page = (await two.ask("GET", PATH + (cursor and f"?cursor={cursor}"))).json()
+        assert len(page["items"]) == 1
+        listed += page["items"]
+        cursor = page["next_cursor"]
+    assert listed == whole["items"]
 
 
 async def test_a_clash_is_refused_when_it_is_made_and_both_are_named(two):
