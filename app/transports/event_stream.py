@@ -39,10 +39,6 @@ class StreamOptions:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def _keep_alive() -> ServerSentEvent:
-    return ServerSentEvent(comment="keep-alive", sep="\n")
-
-
 class _ChargedResponse(EventSourceResponse):
     """Charges what an event costs on all of its way, from its stream to the transport."""
 
@@ -67,14 +63,22 @@ async def send_events(
     request expires, and must end the source.
     """
     share = LoopShare(request.shares, request.tenant)
+    is_within_event = False
+
+    def keep_alive() -> ServerSentEvent | bytes:
+        """Nothing between the pieces of an event, which it would break."""
+        return b"" if is_within_event else ServerSentEvent(comment="keep-alive", sep="\n")
 
     async def events() -> AsyncGenerator[bytes, None]:
+        nonlocal is_within_event
         yield options.first
         count = 0
         while (item := await source.next()) is not None:
             if isinstance(item, Answer):
+                is_within_event = True
                 for piece in pieces(encode_parts(item.parts(), source.event_id)):
                     yield piece
+                is_within_event = False
             else:
                 yield encode_message(_message(request, item), source.event_id)
             count += 1
@@ -89,7 +93,7 @@ async def send_events(
         events(),
         headers={"Cache-Control": "no-cache, no-transform", **options.headers},
         ping=options.keepalive_s,
-        ping_message_factory=_keep_alive,
+        ping_message_factory=keep_alive,
         sep="\n",
         send_timeout=STALLED_S,
     )

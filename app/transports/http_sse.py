@@ -1,7 +1,7 @@
 """HTTP+SSE of 2024-11-05: a GET opens the session and its stream; POSTs are answered on that stream."""
 
 from functools import partial
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
@@ -50,9 +50,8 @@ class HttpSse:
         request.served_by(session.id)
         session.opened_by(request.client_address())
         # As clients see it: a proxy may strip the path of PUBLIC_URL.
-        endpoint = (
-            f"{urlsplit(request.base_url()).path}/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
-        )
+        _, slash, path = request.base_url().partition("://")[2].partition("/")
+        endpoint = f"{slash}{path}/t/{request.tenant}/{request.backend}/messages?sessionId={session.id}"
         options = StreamOptions(self._streams, self._keepalive_s, first=encode_endpoint(endpoint))
         listener, expired = session.streams.open_listener(), partial(session.close, "credential_expired")
         await send_events(request, listener, options, partial(session.close, "client_gone"), expired)

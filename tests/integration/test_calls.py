@@ -106,12 +106,12 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 @pytest.mark.parametrize("way", ["a process", "a shared process", "a URL", "a toolset", "a recipe"])
-async def test_a_tool_that_says_that_it_has_failed_is_recorded_as_failed(front: Gateway, way: str):
+async def test_a_tool_that_says_that_it_has_failed_is_recorded_as_failed(front: Gateway, gateway: Gateway, way: str):
     """Of a client with a session, and of one of 2026-07-28."""
     isolation = "shared" if way == "a shared process" else "session"
     endpoint, tool = front.endpoint([sys.executable, "-c", FAILS], isolation=isolation), "fails"
     if way == "a URL":
-        endpoint = behind(front, endpoint)
+        endpoint = behind(front, gateway.endpoint([sys.executable, "-c", FAILS]))
     elif way in ("a toolset", "a recipe"):
         endpoint = Toolset(front, endpoint.tenant, [{"backend": endpoint.name, "prefix": ""}])
     if way == "a recipe":

@@ -6,12 +6,16 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.metrics import Metrics
 from app.processes.output import loop_share
 from app.processes.output.loop_share import UNLIMITED
+from app.protocol.commands import Answer, Call, LargeResult
+from app.protocol.jsonrpc import Response
 from app.transports.event_stream import EVENTS_A_TURN, StreamOptions, send_events
+from app.transports.large_answers import PIECE_BYTES
 from tests.processes.output.test_loop_share import Shares
 
 COUNT = 20 * EVENTS_A_TURN
@@ -30,12 +34,53 @@ class Queued:
         return b"{}" if self.left >= 0 else None
 
 
+class Large:
+    """A source of one large answer."""
+
+    event_id, retry_ms = b"1", None
+
+    def __init__(self) -> None:
+        large = LargeResult(b'"%b"' % (b"x" * 10 * PIECE_BYTES))
+        call = Call(b"1", b"1", "tools/call", None, True, 0.0, 0.0)
+        self.left: list[Answer] = [Answer(call, Response(b"1", "result", msgspec.Raw(large.json)), large)]
+
+    async def next(self) -> Answer | None:
+        return self.left.pop() if self.left else None
+
+
+async def test_an_answer_in_pieces_has_no_comment_within() -> None:
+    """Its client reads slowly: keep-alives are due meanwhile."""
+    sent, due = list[bytes](), asyncio.Event()
+
+    async def send(message: dict[str, Any]) -> None:
+        body = message.get("body", b"")
+        sent.append(body)
+        if len(body) == PIECE_BYTES:
+            due.clear()
+            await due.wait()
+        elif len(sent) > 2:  # a keep-alive, or the rest
+            due.set()
+
+    async with asyncio.timeout(30):
+        await sending(Large(), send, keepalive_s=0.001)
+    text = b"".join(sent)
+    event = text[text.index(b"event:") :]
+    assert event.startswith(b"event: message\nid: 1\ndata: {")
+    assert b":" not in event[event.index(b"result") + 9 : event.index(b"\n\n")]
+
+
 def sent_to(bodies: list[bytes], shares: Any = UNLIMITED) -> Coroutine[Any, Any, None]:
     """Sends all messages of such a source."""
 
     async def send(message: dict[str, Any]) -> None:
         if b"data: {}" in message.get("body", b""):
             bodies.append(message["body"])
+
+    return sending(Queued(), send, shares)
+
+
+def sending(source: Any, send: Any, shares: Any = UNLIMITED, keepalive_s: float = 3600.0) -> Coroutine[Any, Any, None]:
+    """Sends all messages of this source."""
 
     async def receive() -> dict[str, Any]:
         await asyncio.sleep(3600)
@@ -49,8 +94,7 @@ def sent_to(bodies: list[bytes], shares: Any = UNLIMITED) -> Coroutine[Any, Any,
         shares=shares,
         tenant="acme",
     )
-    source: Any = Queued()
-    options = StreamOptions(Metrics("test").streams.labels("post"), 3600.0)
+    options = StreamOptions(Metrics("test").streams.labels("post"), keepalive_s)
     return send_events(request, source, options, lambda: None, lambda: None)
 
 

@@ -153,14 +153,14 @@ class ToolsetListing:
         was shown before, where there is much to read: it may find what is shown no more (`shows`)."""
         if self._index is None and (self._earlier is None or len(self._tools) <= FEW_TOOLS):
             finished(self.indexing())
-        index = self._index or self._earlier
+        index = self.ready_index  # one of no documents is false
         assert index is not None
         return index
 
     @property
     def ready_index(self) -> ToolIndex | None:
         """As `index`, without making one."""
-        return self._index or self._earlier
+        return self._earlier if self._index is None else self._index
 
     @property
     def is_indexed(self) -> bool:

@@ -38,7 +38,9 @@ ACTS = {
     ("POST", "/tenants/{tenant}/backends/{backend}/tools:approve"): (
         {"tools": ["a", "b"], "revision": 1}, "tool.approve", "backends/echo", "a b",
     ),
-    ("POST", "/tenants/{tenant}/backends/{backend}/tools:reject"): ({}, "tool.reject", "backends/echo", "all tools"),
+    ("POST", "/tenants/{tenant}/backends/{backend}/tools:reject"): (
+        {}, "tool.reject", "backends/echo", "those that wait",
+    ),
     ("POST", "/tenants/{tenant}/recipes"): (
         {"name": "r", "toolset": "all", "steps": [{"id": "a", "tool": "echo_say"}]}, "recipe.create", "recipes/r", "",
     ),
