@@ -45,7 +45,7 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "HTTP+SSE names an endpoint that the proxy does not pass on",
         "app/transports/http_sse.py",
-        "{urlsplit(request.base_url()).path}/t/",
+        "{slash}{path}/t/",
         "/t/",
         BELOW,
     ),

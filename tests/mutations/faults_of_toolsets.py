@@ -121,8 +121,8 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "a recipe calls a recipe",
         "app/protocol/toolset/fan_out.py",
-        "if not isinstance(place, Place) or (is_inner and self.listing.is_own(place.member)):",
-        "if not isinstance(place, Place):",
+        "if type(place) is not Place or (is_inner and self.listing.is_own(place.member)):",
+        "if type(place) is not Place:",
         RUNS,
     ),
     Fault(

@@ -181,7 +181,7 @@ class FanOut:
                 name = string_of(params["name"]) or ""
             query = self._searching.called()
         place = self.listing.tool(name)
-        if not isinstance(place, Place) or (is_inner and self.listing.is_own(place.member)):
+        if type(place) is not Place or (is_inner and self.listing.is_own(place.member)):
             return no_tool(message, name, place)
         if self.listing.is_own(place.member):
             learn = partial(self._searching.succeeded, query, name) if query and self._searching is not None else None
