@@ -50,6 +50,10 @@ class GatewayError(Exception):
         self.cause = cause
         return self
 
+    def advise(self, hint: str) -> None:
+        """Says what a person can do, if nothing does yet."""
+        self.hint = self.hint or hint
+
     def at(self, reached: LimitReached | None) -> Self:
         """The same error, naming the limit that refused, in `facts` and in the hint as well."""
         if reached is not None:

@@ -96,7 +96,7 @@ class _States:
                 self._stays |= bit
                 continue
             if char == "?":
-                items.anything |= bit
+                items.add_any(bit)
             elif end >= 0:
                 items.sets.append((bit, _Set(pattern[position:end])))
                 position = end + 1
@@ -123,6 +123,10 @@ class _Items(dict[str, int]):
         super().__init__()
         self.at, self.anything = dict[str, int](), 0  # the items that are this character; that are `?`
         self.sets = list[tuple[int, _Set]]()
+
+    def add_any(self, bit: int) -> None:
+        """A `?`."""
+        self.anything |= bit
 
     def __missing__(self, char: str) -> int:
         items = self.anything | self.at.get(char, 0)

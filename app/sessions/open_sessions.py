@@ -107,8 +107,8 @@ def note_timeout(
     process = None if named is None else find(named)
     tool = string_of(call.target) if call.method == "tools/call" else None
     limit = "" if process is None else process.limit_reached(is_late=True)
-    if limit and not failed.error.hint:
-        failed.error.hint = f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {RAISING[limit]}"
+    if limit:
+        failed.error.advise(f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {RAISING[limit]}")
     failures.timed_out(
         session.spec,
         process,

@@ -75,8 +75,8 @@ class Front:
             await self._rest(scope, receive, send)
             return
         names = NO_NAMES if is_nowhere else _names(path)
-        request = McpRequest(scope, receive, send, names, self._public_url, self._requests.error)
-        request.issuers, request.shares = self._issuers, self._shares
+        asked_of = self._public_url, self._requests.error, self._issuers, self._shares
+        request = McpRequest(scope, receive, send, names, *asked_of)
         if self._tracer is not None:
             request.trace_with(self._tracer)
         current.set(context := LogContext(request.log_fields, request.ids))

@@ -71,10 +71,8 @@ class McpRequest:
     _watch: CredentialExpiry | None  # None: not authenticated yet
     _seen: Seen | None
     tracer: Tracer | None
-    issuers: Remembered | None  # of tenants; None: nobody can sign in
-    shares: Shares  # of the event loop
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - on the message path
         self,
         scope: Scope,
         receive: Receive,
@@ -82,6 +80,8 @@ class McpRequest:
         names: tuple[str, str, str] = NO_NAMES,
         public_url: str | None = None,
         on_error: Callable[["McpRequest", GatewayError], None] | None = None,
+        issuers: Remembered | None = None,  # of tenants; None: nobody can sign in
+        shares: Shares = UNLIMITED,
     ) -> None:
         self.scope, self.receive = scope, receive
         self.send = self._plain_send = send
@@ -94,9 +94,9 @@ class McpRequest:
         if self._has_repeated:
             self.take(with_lists_joined(scope["headers"]))
         self.ids = scope[IDS] = request_ids(self.headers)
-        self.issuers = self.message = self._kept_body = self._watch = self._seen = self.tracer = None
+        self.message = self._kept_body = self._watch = self._seen = self.tracer = None
         self.session_id = self.sent_to = self.outcome = ""
-        self.bytes_in, self.shares = 0, UNLIMITED
+        self.bytes_in, self.issuers, self.shares = 0, issuers, shares
 
     def trace_with(self, tracer: Tracer) -> None:
         """From now on it is known where the request stands in its trace: by its headers, then by its message."""

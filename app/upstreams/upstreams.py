@@ -54,6 +54,11 @@ class _Known:
     def begin_anew(self) -> None:
         self.breaker = Breaker(random.random)
 
+    def failed(self, why: str, now: float) -> bool:
+        """Returns whether that opens the breaker."""
+        self.why = why
+        return self.breaker.died_early(now)
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -179,8 +184,7 @@ class Upstreams:
         return sum(not link.has_worked for link in known.links)
 
     def _count(self, known: _Known, why: str) -> None:
-        known.why = why
-        if known.breaker.died_early(self._clock()):
+        if known.failed(why, self._clock()):
             self._metrics.breaker_open.inc()
             log.error("A server cannot be used: it is not asked for a while: %s", why, extra=_fields(known.spec))
 

@@ -32,8 +32,8 @@ FAULTS_OF_STREAMS = (
     Fault(
         "streams are nobody's use of the loop",
         "app/transports/front.py",
-        "request.issuers, request.shares = self._issuers, self._shares",
-        "request.issuers = self._issuers",
+        "asked_of = self._public_url, self._requests.error, self._issuers, self._shares",
+        "asked_of = self._public_url, self._requests.error, self._issuers",
         ("tests/transports/test_front_shares.py",),
     ),
     Fault(

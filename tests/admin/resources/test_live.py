@@ -373,6 +373,7 @@ async def test_a_check_says_what_the_sandbox_kept_from_the_backend(rig):
             "count": 2,
             "proposal": {"read": ["/srv/data"]},
             "uid": None,
+            "note": None,
         }
     ]
     assert answer["unwatched"] == "the kernel refuses"
