@@ -127,6 +127,7 @@ def test_the_command_line_trusts_an_authority_by_ssl_cert_file(secure: Gateway, 
 
 
 def test_connect_writes_the_address_with_https(secure: Gateway) -> None:
+    secure.add_backend("default", "notes", "true")
     words = ["connect", "cursor", "--tenant", "default", "--backend", "notes"]
     done = run_program(words, {**secure.environment, "TRUNKLINE_PORT": "8443"})
     assert "https://127.0.0.1:8443/t/default/notes/mcp" in done.stdout, done.stderr
