@@ -63,6 +63,8 @@ class Connection(Protocol):
     @property
     def is_dispensable(self) -> bool: ...
     @property
+    def has_unread(self) -> bool: ...
+    @property
     def is_stuck(self) -> bool: ...
     def look(self) -> None: ...
     def give_up(self, refusal: Refusal) -> None: ...
@@ -223,9 +225,11 @@ class Connections:
         return refusal is DESCRIPTORS_SHORT and descriptor < self.limits.last_descriptor
 
     def _make_room(self) -> bool:
-        """Closes the dispensable connections that have been idle for longest; False if there is none."""
+        """Closes the dispensable connections that have been idle for longest; False if none was."""
         dispensable = [each for each in self._open if each.is_dispensable]
         number = max(LEAST_ROOM, len(self._open) // ROOM_PART)
-        for connection in nsmallest(number, dispensable, key=lambda each: each.since):
+        chosen = nsmallest(number, dispensable, key=lambda each: each.since)
+        idle = [each for each in chosen if not each.has_unread]  # else its request has come, and is read next
+        for connection in idle:
             connection.give_up(MADE_ROOM)
-        return bool(dispensable)
+        return bool(idle)

@@ -259,6 +259,11 @@ class EdgeProtocol(LimitedParser):
         return not self.is_let_in and (self._current is None or self.flow.write_paused)
 
     @property
+    def has_unread(self) -> bool:
+        """Whether a request has arrived that the event loop has not read yet."""
+        return self._current is None and not self._socket.is_closing() and unread_bytes(self._socket) > 0
+
+    @property
     def is_stuck(self) -> bool:
         """Whether it waits for the client to read what was written."""
         return self.flow.write_paused or self._socket.is_closing()

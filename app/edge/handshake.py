@@ -21,6 +21,7 @@ HANDSHAKE_RECORD = 22  # RFC 8446 §5.1: how each TLS connection begins
 class Handshake(asyncio.BufferedProtocol):
     """For uvicorn's `http` option, before the protocol `http`, which is made with the same options when it is due."""
 
+    has_unread = False
     is_kept = is_dispensable = True  # see Connections: a request may follow; it may be closed to make room
     is_stuck = False
     scope = None  # no request yet

@@ -16,6 +16,7 @@ class Line:
 
     def __init__(self, *, since: float = 0.0, is_dispensable: bool = True) -> None:
         self.deadline, self.since, self.is_dispensable, self.is_stuck = 1e9, since, is_dispensable, False
+        self.has_unread = False
         self.given_up: list[str] = []
 
     def look(self) -> None: ...
@@ -83,6 +84,16 @@ def test_the_longest_idle_that_may_go_makes_room() -> None:
     assert admit(among, Line(since=4)) is None
     assert [each.given_up for each in (guest, oldest, old, young)] == [[], ["made_room"], ["made_room"], []]
     assert len(among) == 3
+
+
+def test_whose_request_has_arrived_does_not_make_room() -> None:
+    among = connections(connections=2)
+    asking, idle = Line(since=1), Line(since=2)
+    asking.has_unread = True
+    for each in (asking, idle):
+        admit(among, each)
+    assert admit(among, Line(since=3)) is None
+    assert [each.given_up for each in (asking, idle)] == [[], ["made_room"]]
 
 
 def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() -> None:

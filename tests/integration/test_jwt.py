@@ -418,6 +418,7 @@ async def test_the_metadata_name_the_resource_and_the_tenants_issuers(echo: Endp
 
 async def test_the_metadata_do_not_tell_which_backends_and_tenants_exist(echo: Endpoint, idp: Idp) -> None:
     trust(echo, idp)
+    await until(lambda: "authorization_servers" in httpx2.get(metadata_url(echo)).json(), 20)  # remembered for 2 s
     there, absent = httpx2.get(metadata_url(echo)).json(), httpx2.get(metadata_url(echo, "absent")).json()
     assert set(there) == set(absent)
     assert absent["authorization_servers"] == [idp.url]

@@ -43,6 +43,13 @@ FAULTS_OF_THE_EDGE = (
         FIELDS,
     ),
     Fault(
+        "a connection makes room although its request has come",
+        "app/edge/connections.py",
+        "if not each.has_unread]",
+        "]",
+        ("tests/edge/test_connections.py",),
+    ),
+    Fault(
         "HTTP+SSE names an endpoint that the proxy does not pass on",
         "app/transports/http_sse.py",
         "{slash}{path}/t/",
