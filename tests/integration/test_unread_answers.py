@@ -28,7 +28,9 @@ def torrent(gateway: Gateway) -> Endpoint:
 def ask(session: Wire, letters: str, open_sockets: ExitStack) -> socket.socket:
     """Sends a call whose answer is not read."""
     url = httpx2.URL(session.url)
-    body = json.dumps(rpc("tools/call", 1, {"name": "say", "arguments": {"text": letters, "times": TIMES}})).encode()
+    body = json.dumps(
+        rpc("tools/call", letters, {"name": "say", "arguments": {"text": letters, "times": TIMES}})
+    ).encode()
     lines = [f"POST {url.path} HTTP/1.1", f"Host: {url.host}:{url.port}", f"Content-Length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in session.headers.items()]
     connection = open_sockets.enter_context(socket.socket())
