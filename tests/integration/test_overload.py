@@ -98,12 +98,7 @@ async def test_sessions_that_fill_a_node_are_reached_over_new_connections(tmp_pa
         async def come(_: int) -> None:
             async with httpx2.AsyncClient(timeout=60) as http:
                 session = Wire(http, endpoint)
-                try:
-                    answer = await session.post(initialize())
-                except httpx2.ReadError:  # closed before its request had come, as somebody else needed a descriptor
-                    refused["made_room"] += 1
-                    return
-                if answer.status_code != 200:
+                if (answer := await session.post(initialize())).status_code != 200:
                     refused[answer.json()["error"]["data"]["reason"]] += 1
                     return
                 session.headers["Mcp-Session-Id"] = answer.headers["mcp-session-id"]
@@ -115,8 +110,8 @@ async def test_sessions_that_fill_a_node_are_reached_over_new_connections(tmp_pa
                 for number in range(12):
                     tasks.start_soon(come, number)
         assert len(opened) > 10, refused
-        assert refused["overloaded"] + refused["made_room"] > 10
-        assert set(refused) <= {"overloaded", "backend_busy", "made_room"}
+        assert refused["overloaded"] > 10
+        assert set(refused) <= {"overloaded", "backend_busy"}
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(httpx2.AsyncClient(timeout=60)) for _ in opened]
             for http, session_id in zip(clients, opened, strict=True):  # all of them at the same time
