@@ -57,7 +57,7 @@ class ProcessPool:
             be more to end.
         waits: around the wait of each caller that finds no warm process, who tells which one it has got.
         is_busy: whether the node has so much to answer that warm processes should be started later.
-        room: for how many more processes it has descriptors, beside those that are starting.
+        room: for how many more processes it has descriptors, beside those alive, of which so many are starting.
     """
 
     def __init__(  # noqa: PLR0913 - once, of parts
@@ -72,7 +72,7 @@ class ProcessPool:
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
         waits: Waits | None = None,
         is_busy: Callable[[], bool] = lambda: False,
-        room: Callable[[int], int] = lambda starting: NO_LIMIT,
+        room: Callable[[int, int], int] = lambda alive, starting: NO_LIMIT,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:

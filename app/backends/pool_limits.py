@@ -56,7 +56,7 @@ class PoolLimits:
         metrics: Metrics,
         budgets: Budgets,
         is_busy: Callable[[], bool],
-        room: Callable[[int], int],
+        room: Callable[[int, int], int],
     ) -> None:
         """`is_busy`, `room`: see ProcessPool."""
         self.options, self._is_busy, self._room = options, is_busy, room
@@ -165,7 +165,8 @@ class PoolLimits:
 
     def _most(self) -> int:
         """How many processes the node may have now."""
-        return min(self.options.max_processes, self._inventory.alive + self._room(self._inventory.starting))
+        alive = self._inventory.alive
+        return min(self.options.max_processes, alive + self._room(alive, self._inventory.starting))
 
     def _concerned(self, waiting: list[Waiter], most: int) -> set[plan.Key]:
         """The backends that a plan looks at: on a full node also those whose warm processes could make room."""

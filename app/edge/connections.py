@@ -9,7 +9,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
@@ -23,6 +22,7 @@ PIECE_BYTES = 16 << 10  # read of an unauthenticated client, and parsed of any c
 SWEEP_S = 1.0
 # How many are closed to make room: several at once, so that not every new connection searches through all others.
 LEAST_ROOM, ROOM_PART = 2, 64
+FRESH_S = 0.1  # so long after it was made, the first request of a connection is on its way
 LEAST_RESERVE, MOST_RESERVE = 32, 1_024  # descriptors
 
 
@@ -43,6 +43,11 @@ class ConnectionLimits:
     closing_s: float = 5.0  # the same, of a connection that is being closed
     left_alone_s: float = 10.0  # about so long a flooding connection stays open, unread
     lingering_s: float = 1.0  # for the client to read a refusal
+
+    @property
+    def fresh_descriptor(self) -> int:
+        """Below it a connection gets one beside others that were just made, instead of the place of one of them."""
+        return (self.descriptors + self.last_descriptor) // 2
 
 
 def descriptors_for_connections(limit: int) -> tuple[int, int]:
@@ -90,7 +95,8 @@ class Connections:
         self._clock, self._looked_at, self._free_descriptor = clock, clock(), free_descriptor
         self._most = self.limits.connections  # less until the next sweep when descriptors run short
         self.now = 0.0  # seconds that the event loop has run; does not advance while it is blocked
-        self._open: dict[Connection, str | None] = {}  # and the address each counts for
+        # With the address that each counts for, and when it was made.
+        self._open: dict[Connection, tuple[str | None, float]] = {}
         self._of_address: dict[str, int] = {}
         self._nodes: dict[str, None] = {}
         self.read_into = memoryview(bytearray(PIECE_BYTES))
@@ -106,22 +112,28 @@ class Connections:
     ) -> Refusal | None:
         """Counts a connection until `leave`; returns why it is refused, if it is. `after`: its handshake, which was
         counted, and whose place it takes."""
+        made_at = self._clock()
         if after is not None:
-            self._open[connection] = self._open.pop(after)
+            self._open[connection] = self._open.pop(after)[0], made_at
             return None
         counted = self.counted_as(address)
         if counted is not None and not self.take(counted):
             return ADDRESS_LIMIT
         refusal = self._is_full(descriptor)
-        if refusal is not None and not self._make_room() and not self._fits(refusal, descriptor):
+        if refusal is not None and not (
+            self._make_room(made_at - FRESH_S, descriptor)
+            or self._fits(refusal, descriptor, self.limits.fresh_descriptor)
+            or self._make_room(made_at, descriptor)
+            or self._fits(refusal, descriptor, self.limits.last_descriptor)
+        ):
             self.give_back(counted)
             return refusal
-        self._open[connection] = counted
+        self._open[connection] = counted, made_at
         return None
 
     def leave(self, connection: Connection) -> None:
         """The connection is closed. Does nothing if it was not admitted."""
-        self.give_back(self._open.pop(connection, None))
+        self.give_back(self._open.pop(connection, (None, 0.0))[0])
 
     def trust_node(self, connection: Connection, address: str) -> None:
         """Another node has authenticated on this connection: connections from its address are no longer counted."""
@@ -129,8 +141,9 @@ class Connections:
             del self._nodes[next(iter(self._nodes))]
         self._nodes[address] = None
         if connection in self._open:
-            self.give_back(self._open[connection])
-            self._open[connection] = None
+            counted, made_at = self._open[connection]
+            self.give_back(counted)
+            self._open[connection] = None, made_at
 
     def leave_with_answers(self) -> None:
         """Before this node stops: from now on each answer on `/t/` closes its connection, with `Connection: close`."""
@@ -205,10 +218,11 @@ class Connections:
         for connection in [each for each in self._open if each.deadline <= now or each.is_stuck]:
             connection.look()
 
-        if self._free_descriptor() < self.limits.descriptors:
+        free = self._free_descriptor()
+        if free < self.limits.descriptors:
             self._most = self.limits.connections
         else:
-            self._make_room()
+            self._make_room(read - FRESH_S, free)
 
     def _is_full(self, descriptor: int) -> Refusal | None:
         if len(self._open) >= self.limits.connections:
@@ -220,16 +234,18 @@ class Connections:
             return DESCRIPTORS_SHORT
         return DESCRIPTORS_SHORT if len(self._open) >= self._most else None
 
-    def _fits(self, refusal: Refusal, descriptor: int) -> bool:
+    def _fits(self, refusal: Refusal, descriptor: int, limit: int) -> bool:
         """Whether a connection for which nobody makes room gets one of the descriptors that sessions leave to it."""
-        return refusal is DESCRIPTORS_SHORT and descriptor < self.limits.last_descriptor
+        return refusal is DESCRIPTORS_SHORT and descriptor < limit
 
-    def _make_room(self) -> bool:
-        """Closes the dispensable connections that have been idle for longest; False if none was."""
-        dispensable = [each for each in self._open if each.is_dispensable]
-        number = max(LEAST_ROOM, len(self._open) // ROOM_PART)
-        chosen = nsmallest(number, dispensable, key=lambda each: each.since)
-        idle = [each for each in chosen if not each.has_unread]  # else its request has come, and is read next
-        for connection in idle:
+    def _make_room(self, made_by: float, descriptor: int) -> bool:
+        """Closes the dispensable connections made by then that have been idle for longest; False if there is none. All
+        go that have got descriptors of sessions while they were fresh."""
+        dispensable = [each for each, (_, made_at) in self._open.items() if made_at <= made_by and each.is_dispensable]
+        dispensable.sort(key=lambda each: each.since)
+        idle = (each for each in dispensable if not each.has_unread)  # else its request has come, and is read next
+        beyond = descriptor + 1 - self.limits.descriptors
+        room = list(islice(idle, max(LEAST_ROOM, len(self._open) // ROOM_PART, beyond)))
+        for connection in room:
             connection.give_up(MADE_ROOM)
-        return bool(idle)
+        return bool(room)

@@ -47,10 +47,10 @@ class Remembered:
         """
         if (known := self._remembered(tenant)) is not None:
             return known
-        self._asked.spend(address)
         async with self._flight.turn(tenant):
             if (known := self._remembered(tenant)) is not None:
                 return known
+            self._asked.spend(address)
             servers = await self._ask(tenant)
         self._known.pop(tenant, None)
         if len(self._known) >= MAX_REMEMBERED:

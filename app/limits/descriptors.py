@@ -50,7 +50,7 @@ def free_descriptor() -> int:
 class ProcessRoom:
     """How many more processes there are descriptors for. Counts them at most every LOOK_S."""
 
-    __slots__ = ("_again_at", "_clock", "_due", "_free_descriptor", "_machine", "_share", "_use")
+    __slots__ = ("_again_at", "_clock", "_counted", "_due", "_free_descriptor", "_machine", "_share", "_use")
 
     def __init__(
         self,
@@ -64,14 +64,16 @@ class ProcessRoom:
         """`due`: how many more descriptors the clients of sessions need to connect again."""
         self._share, self._machine, self._clock, self._due = share, machine or Machine(), clock, due
         self._free_descriptor = free_descriptor
-        self._use, self._again_at = Use(0, 0), 0.0
+        self._use, self._counted, self._again_at = Use(0, 0), 0, 0.0
 
-    def left(self, starting: int) -> int:
-        """`starting`: processes that may not have got theirs yet."""
+    def left(self, alive: int, starting: int) -> int:
+        """Beside those that live. `starting`: those of them that may not have got their descriptors yet."""
         if self._clock() >= self._again_at:
-            self._use, self._again_at = self._machine.descriptors(), self._clock() + LOOK_S
+            self._use, self._counted = self._machine.descriptors(), alive - starting
+            self._again_at = self._clock() + LOOK_S
         if not self._use.limit:
             return NO_LIMIT
-        used = max(self._use.used, self._free_descriptor()) + self._due()
+        begun = max(0, alive - starting - self._counted)
+        used = max(self._use.used + begun * OF_PROCESS, self._free_descriptor()) + self._due()
         short = for_sessions(self._use.limit, self._share) - used
         return max(0, -int(-short // OF_PROCESS) - starting)

@@ -2,11 +2,18 @@
 
 import asyncio
 import ipaddress
+from itertools import count
 from typing import Any
 
 import pytest
 
-from app.edge.connections import TURNS_PER_ROUND, ConnectionLimits, Connections, descriptors_for_connections
+from app.edge.connections import (
+    FRESH_S,
+    TURNS_PER_ROUND,
+    ConnectionLimits,
+    Connections,
+    descriptors_for_connections,
+)
 from app.edge.refusals import Refusal
 from app.http.client_address import TrustedProxies
 
@@ -109,8 +116,12 @@ def test_where_descriptors_run_short_somebody_makes_room_or_the_newcomer_goes() 
 
 
 def test_descriptors_that_are_given_back_are_not_filled_beyond_what_there_was_room_for() -> None:
-    free = [0]
-    among = Connections(ConnectionLimits(descriptors=100, last_descriptor=100), free_descriptor=lambda: free[0])
+    free, clock = [0], count()  # seconds: nobody is fresh
+    among = Connections(
+        ConnectionLimits(descriptors=100, last_descriptor=100),
+        clock=lambda: float(next(clock)),
+        free_descriptor=lambda: free[0],
+    )
     for number in range(50):
         assert admit(among, Line(since=number)) is None
     assert admit(among, Line(since=50), descriptor=100) is None  # now it is known that there is room for fifty
@@ -143,12 +154,39 @@ def test_a_quarter_of_the_descriptors_is_not_for_strangers_and_a_part_for_no_con
     assert descriptors_for_connections(64) == (32, 57)
 
 
-def test_when_strangers_have_gone_connections_get_descriptors_that_sessions_leave_to_them() -> None:
-    among = connections(descriptors=100, last_descriptor=120, connections=4)
-    stranger = Line()
+def test_who_was_just_there_need_not_make_room_while_sessions_leave_a_descriptor() -> None:
+    now = 0.0
+    limits = ConnectionLimits(descriptors=100, last_descriptor=120, connections=4)
+    among = Connections(limits, clock=lambda: now)
+    stranger, fresh = Line(), Line(since=1)
     assert admit(among, stranger, descriptor=99) is None
-    assert admit(among, Line(is_dispensable=False), descriptor=100) is None
+    now = 1.0
+    assert admit(among, fresh, descriptor=100) is None
     assert stranger.given_up == ["made_room"]
+    assert admit(among, Line(is_dispensable=False), descriptor=100) is None
+    assert fresh.given_up == []  # its first request is on its way, and there is room beside it
+    now += FRESH_S
+    assert admit(among, Line(is_dispensable=False), descriptor=101) is None
+    assert fresh.given_up == ["made_room"]
+
+
+def test_a_crowd_that_came_at_once_gives_sessions_their_descriptors_back() -> None:
+    now = 0.0
+    limits = ConnectionLimits(descriptors=100, last_descriptor=120)
+    among = Connections(limits, clock=lambda: now, free_descriptor=lambda: 109)
+    crowd = [Line() for _ in range(20)]
+    for number, each in enumerate(crowd):
+        assert admit(among, each, descriptor=90 + number) is None
+    assert not any(each.given_up for each in crowd)
+    assert admit(among, Line(is_dispensable=False), descriptor=110) is None
+    assert [bool(each.given_up) for each in crowd] == [True] * 11 + [False] * 9
+    now = 1.0
+    among.sweep()
+    assert all(each.given_up for each in crowd)
+
+
+def test_connections_get_descriptors_that_sessions_leave_to_them_up_to_the_last() -> None:
+    among = connections(descriptors=100, last_descriptor=120, connections=3)
     assert admit(among, Line(is_dispensable=False), descriptor=119) is None
     assert admit(among, Line(is_dispensable=False), descriptor=120) == "descriptors_short"
     assert admit(among, Line(is_dispensable=False), descriptor=3) is None

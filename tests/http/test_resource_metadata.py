@@ -54,6 +54,14 @@ async def test_however_many_ask_the_database_is_asked_once_in_a_while(rig: Rig) 
     assert rig.database.asked == ["acme", "acme"]
 
 
+async def test_many_that_ask_for_one_tenant_at_once_cost_their_address_one_question(rig: Rig) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(300):
+            tasks.start_soon(rig.remembered.of, "acme", "192.0.2.1")
+    for number in range(99):
+        await rig.remembered.of(f"made-up-{number}", "192.0.2.1")
+
+
 async def test_who_asks_for_too_many_tenants_is_slowed_and_nobody_else_nor_for_what_is_known(rig: Rig) -> None:
     await rig.remembered.of("acme", "192.0.2.2")
     for number in range(100):

@@ -188,6 +188,7 @@ async def test_a_process_that_is_killed_while_it_wakes_a_session_is_replaced_onc
             for pid in {each["pid"] for each in gate.living()} - killed:
                 killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
+            await until(lambda: not {each["pid"] for each in gate.living()} & killed, WITHIN_S)  # with what is inside
         if deaths == 2:
             error = error_of((await calls.all(1))["once"])
             assert (error.reason, error.data.get("outcome")) == ("backend_unavailable", None)
