@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
 
@@ -55,6 +55,8 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
+
+T = TypeVar("T")
 
 
 class NodeEffects(Protocol):
@@ -150,6 +152,9 @@ class CatalogView(Protocol):
 
     async def withheld(self, key: tuple[str, str], offer: Offer) -> Mapping[str, str]:
         """Which tools of what a process offers are neither shown nor called, and why."""
+
+    async def aside(self, tenant: str, work: Callable[..., T], *args: Any) -> T:
+        """Does in a thread what takes long with the tenant's definitions, one at a time for each tenant."""
 
     async def decide(self, key: tuple[str, str], decision: Decision, *, act: Act | None = None) -> None:
         """Approves or rejects tools as they are offered. Raises Conflict, InvalidRequest."""

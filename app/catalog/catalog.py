@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from app.backends.checks.backend_check import longer_start_s
 from app.backends.pool import ProcessPool
@@ -44,6 +44,7 @@ OF_ONE_TENANT = 2  # of them: backends of one that do not answer hold up no othe
 SUFFIX = ":catalog"  # of the name under which the pool counts the process: no backend can have this name
 
 Key = tuple[str, str]
+T = TypeVar("T")
 Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]
 
 log = logging.getLogger(__name__)
@@ -235,7 +236,7 @@ class Catalog:
                 await self._read(key[0], [backend])
             entry = self._entries.get((key[0], backend))
             if entry is not None:
-                names += await anyio.to_thread.run_sync(names_of, entry[0].offer)
+                names += await self.aside(key[0], names_of, entry[0].offer)
         return names
 
     async def _read_again(self, key: Key) -> None:
@@ -283,6 +284,11 @@ class Catalog:
             BackendNotFound, StorageUnavailable.
         """
         return await self._deciding.withheld(key, offer)
+
+    async def aside(self, tenant: str, work: Callable[..., T], *args: Any) -> T:
+        """Does in a thread what takes long with the tenant's definitions, one at a time for each tenant: while several
+        threads compute, the event loop waits for each of them in turn."""
+        return await self._deciding.aside(tenant, work, *args)
 
     # --- in the background
 

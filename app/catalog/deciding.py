@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,7 +23,7 @@ from app.storage.tools.approvals import Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRow
 
 MAX_JUDGEMENTS = 5  # of one backend, where something else is offered, or said at other nodes, each time
-JUDGES = 4  # threads that judge: a hostile backend may keep one busy for long
+JUDGES = 4  # threads that read definitions: a hostile backend may keep one busy for long
 
 Key = tuple[str, str]
 T = TypeVar("T")
@@ -37,8 +37,13 @@ class Deciding:
     ) -> None:
         self._store, self._approvals, self._names_beside = store, approvals, names_beside
         self._storing = SingleFlight[Key]()  # one at a time of each backend: else many at once overtake each other
-        self._judging = SingleFlight[str]()  # one at a time of each tenant
+        self._aside = SingleFlight[str]()
         self._judges = anyio.CapacityLimiter(JUDGES)
+
+    async def aside(self, tenant: str, work: Callable[..., T], *args: Any) -> T:
+        """As `Catalog.aside`."""
+        async with self._aside.turn(tenant):
+            return await anyio.to_thread.run_sync(work, *args, limiter=self._judges)
 
     async def note(self, key: Key, definition: str, offer: Offer) -> None:
         """Stores what the backend offers now. Raises BackendNotFound, StorageUnavailable."""
@@ -67,9 +72,9 @@ class Deciding:
             tools = decision.tools
             if tools is None:
                 found = await self._found(key, offer, said)
-                tools = await anyio.to_thread.run_sync(waiting, offer, said, found)
+                tools = await self.aside(key[0], waiting, offer, said, found)
             said_now = Decided(decision.approves, decision.by, datetime.now(UTC))
-            changed = await anyio.to_thread.run_sync(decided, offer, tools, said, said_now)
+            changed = await self.aside(key[0], decided, offer, tools, said, said_now)
             pins = await self._found(key, offer, said.after(changed))
             await self._approvals.put(*key, changed, Judgement(pins, said, row.revision), act=act)
 
@@ -108,8 +113,7 @@ class Deciding:
         if said.policy == "off" and not said.tools:
             return {}
         beside = await self._names_beside(key)
-        async with self._judging.turn(key[0]):
-            return await anyio.to_thread.run_sync(judge, offer, said, beside, limiter=self._judges)
+        return await self.aside(key[0], judge, offer, said, beside)
 
     async def _until_not_overtaken(self, key: Key, attempt: Callable[[], Awaitable[T]]) -> T:
         for _ in range(MAX_JUDGEMENTS):

@@ -33,18 +33,29 @@ _UNKNOWN = "nobody has approved it"
 Found = Mapping[str, Any]  # of one tool, as it is stored: `status`, `fingerprint`, `reasons`, `refusal`
 
 
-def tools_of(offer: Offer) -> dict[str, dict[str, Any]]:
-    """The definitions that can be read, by name; of two tools with one name the first counts, as in lists: if that one
-    cannot be read, none does."""
-    found: dict[str, dict[str, Any] | None] = {}
+def items_of(offer: Offer) -> dict[str, msgspec.Raw]:
+    """The tools by name, not read yet; of two with one name the first counts, as in lists."""
+    found: dict[str, msgspec.Raw] = {}
     for item in offer.items("tools/list"):
         name = string_of(members_of(item).get("name"))
-        if name is not None and name not in found:
-            found[name] = _read(item)
+        if name is not None:
+            found.setdefault(name, item)
+    return found
+
+
+def tools_of(offer: Offer) -> dict[str, dict[str, Any]]:
+    """The definitions that can be read, by name: if the first of a name cannot be, none of that name is."""
+    found = {name: read_tool(item) for name, item in items_of(offer).items()}
     return {name: definition for name, definition in found.items() if definition is not None}
 
 
-def _read(item: msgspec.Raw) -> dict[str, Any] | None:
+def tool_of(offer: Offer, name: str) -> dict[str, Any] | None:
+    """One of `tools_of`."""
+    item = items_of(offer).get(name)
+    return None if item is None else read_tool(item)
+
+
+def read_tool(item: msgspec.Raw) -> dict[str, Any] | None:
     """None where clients may read something else than the gateway does: of two members with one name some take the
     first, and some know larger numbers."""
     try:

@@ -283,6 +283,9 @@ class Offers:
     async def withheld(self, key: tuple[str, str], offer: Offer) -> dict[str, str]:
         return {}
 
+    async def aside(self, tenant: str, work: Callable[..., Any], *args: Any) -> Any:
+        return work(*args)
+
     def changed_elsewhere(self, key: tuple[str, str], *, is_shown: bool) -> None:
         """There are no others."""
 

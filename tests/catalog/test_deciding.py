@@ -1,5 +1,6 @@
 """What is decided, and what follows from it, is stored at once: in a real database, by nodes that die in between."""
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -187,3 +188,17 @@ async def test_who_is_overtaken_each_time_gives_up(rig, monkeypatch):
     with pytest.raises(StorageUnavailable, match="faster than it can be judged"):
         await decide(rig.node(), "rm", approves=False)
     assert [row.pins["rm"]["status"] for row in await rig.database.rows(select(catalog_table.c.pins))] == ["new"]
+
+
+async def test_of_each_tenant_one_thread_at_a_time_reads_definitions(rig: Rig) -> None:
+    catalog, busy, others = rig.node(), list[str](), threading.Barrier(2, timeout=30)
+
+    def read(tenant: str) -> None:
+        assert tenant not in busy
+        busy.append(tenant)
+        others.wait()  # a thread of another tenant is there, and none of this one
+        busy.remove(tenant)
+
+    async with anyio.create_task_group() as tasks:
+        for tenant in ("acme", "zenith") * 5:
+            tasks.start_soon(catalog.aside, tenant, read, tenant)

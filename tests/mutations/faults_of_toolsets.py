@@ -13,6 +13,20 @@ STORED = ("tests/storage/tools/test_toolsets.py",)
 
 FAULTS_OF_TOOLSETS = (
     Fault(
+        "a tenant's definitions are read by as many threads as it asks for",
+        "app/catalog/deciding.py",
+        "async with self._aside.turn(tenant):",
+        "if True:",
+        ("tests/catalog/test_deciding.py",),
+    ),
+    Fault(
+        "a page of tools reads the whole list",
+        "app/admin/resources/tools/approvals.py",
+        "if len(answers) == asked.fetch:",
+        "if not offered:",
+        ("tests/admin/resources/tools/test_approvals.py",),
+    ),
+    Fault(
         "a member answers the call of another one",
         "app/protocol/toolset/member_calls.py",
         "return call if call is not None and call.member == member else None",

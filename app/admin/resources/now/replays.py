@@ -14,7 +14,7 @@ from app.admin.resources.backends import StepAnswer, find_backend
 from app.admin.resources.now.inspections import InspectionId, require_allowed, seen
 from app.admin.route import ResourceRouter
 from app.catalog.entries import Entry
-from app.catalog.judging import tools_of, withheld
+from app.catalog.judging import tool_of, withheld
 from app.domain import BackendSpec, Scope
 from app.errors import Conflict, NotFound
 from app.http.problems import responses
@@ -164,12 +164,12 @@ async def _refusal(access: Access, spec: BackendSpec, tool: str, entry: Entry | 
     """Why the tool must not be called, by what the new process offers. One may offer something else to the catalogue
     than to those who call it."""
     named = f"the tool {tool[:MAX_NAME]}"
-    offered = tools_of(offer).get(tool)
+    offered = tool_of(offer, tool)
     if offered is None:
         return f"the process that was started for it does not offer {named}, or nobody can read its definition"
     if (why := (await access.admin.catalog.withheld(spec.key, offer)).get(tool)) is not None:
         return why
-    if entry is not None and tools_of(entry.offer).get(tool) != offered:
+    if entry is not None and tool_of(entry.offer, tool) != offered:
         words = f"the process that was started for it offers {named} otherwise than the catalogue knows it"
         return f"{words}; check the backend, and look at the tool (`trunkline catalog show`)"
     return None

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-import anyio.to_thread
 import msgspec
 from fastapi import Path
 from pydantic import BaseModel, Field, StringConstraints
@@ -16,7 +15,7 @@ from app.admin.paging import AskedPage, Page
 from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Strict
 from app.catalog.entries import Decision, Entry
-from app.catalog.judging import tools_of
+from app.catalog.judging import items_of, read_tool
 from app.domain import is_name
 from app.errors import BackendNotFound
 from app.http.problems import responses
@@ -63,7 +62,7 @@ async def list_tools(access: MayRead, backend: BackendName, asked: AskedPage) ->
     said = (await access.admin.catalog.approvals(key)).tools
     if entry is None:
         return Page(items=[], next_cursor=None)
-    answers = await anyio.to_thread.run_sync(_answers, entry, said, asked)
+    answers = await access.admin.catalog.aside(access.tenant, _answers, entry, said, asked)
     return asked.page(list(answers), str, answers.__getitem__)
 
 
@@ -103,19 +102,22 @@ def _one(key: tuple[str, str]) -> tuple[str, list[str]]:
 
 
 def _answers(entry: Entry, approvals: Mapping[str, Approval], asked: AskedPage) -> dict[str, ToolAnswer]:
-    """Of the page, by tool. Reads the whole offer, and compares long texts word by word: that may take a while."""
-    offered = tools_of(entry.offer)
-    names = sorted(name for name in {*offered, *approvals} if name > asked.after)[: asked.fetch]
-    return {name: _shown_in(entry, offered, approvals, name) for name in names}
+    """Of the page, by tool. Compares long texts word by word: that may take a while."""
+    offered, answers = items_of(entry.offer), dict[str, ToolAnswer]()
+    for name in sorted(name for name in {*offered, *approvals} if name > asked.after):
+        definition = read_tool(offered[name]) if name in offered else None
+        if definition is not None or name in approvals:
+            answers[name] = _shown_in(entry, definition, approvals.get(name), name)
+        if len(answers) == asked.fetch:
+            break
+    return answers
 
 
-def _shown_in(
-    entry: Entry, offered: Mapping[str, dict[str, Any]], approvals: Mapping[str, Approval], tool: str
-) -> ToolAnswer:
-    found, said = entry.pins.get(tool), approvals.get(tool)
+def _shown_in(entry: Entry, offered: dict[str, Any] | None, said: Approval | None, tool: str) -> ToolAnswer:
+    found = entry.pins.get(tool)
     approved = None if said is None or said.approved is None else msgspec.json.decode(said.approved)
     is_readable = found is not None and found["fingerprint"] is not None  # else it is too large to be looked at
-    changes = difference(approved, offered[tool]) if approved is not None and tool in offered and is_readable else []
+    changes = [] if approved is None or offered is None or not is_readable else difference(approved, offered)
     withheld = None if entry.known is None else entry.known.withheld.get(tool)
     return ToolAnswer(
         tool=tool,
