@@ -4,7 +4,10 @@ that none is left out."""
 import os
 import re
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from tests.documents.test_toolsets import WALK
 from tests.documents.test_wire import Step, appears, run, steps_of
 from tests.haproxy import free_port
 from tests.integration.gateway import running_gateway
+from tests.integration.remote import LOOPBACK, SDK, listening
 
 WITHIN_S = 400
 CLOCK = f"{sys.executable} -m mcp_server_time --local-timezone UTC"
@@ -28,7 +32,7 @@ trunkline toolsets create work --tenant acme members='[{{"backend": "shop"}}, {{
 trunkline backends check shop --tenant acme
 trunkline backends check mail --tenant acme
 """
-TOKEN = "printf 'Bearer %s' $(trunkline keys create --tenant acme --scope mcp:connect) > token.txt\n"
+WEATHER = free_port()  # of a server elsewhere
 FAILED = "a command of the page has failed: "
 ERR = f"""trap 'echo "{FAILED}$BASH_COMMAND"' ERR; set -E\n"""
 
@@ -41,6 +45,7 @@ class Example:
     instead: dict[str, str] = field(default_factory=dict)
     may_fail: tuple[str, ...] = ()  # commands whose exit code says what they have found
     settings: dict[str, str] = field(default_factory=dict)
+    beside: Callable[[], AbstractContextManager[object]] = nullcontext  # what runs meanwhile
     leaves_out: re.Pattern[str] = re.compile(r"(?!)")  # a part that has a test of its own
 
 
@@ -82,10 +87,10 @@ PAGES = {
     "docs/pins.md": Example(TENANT + NOTES),
     "docs/registry.md": Example(TENANT, {"https://gw.example.com": "$TRUNKLINE_URL"}),
     "docs/remote-upstreams.md": Example(
-        TENANT + TOKEN,
-        {"https://weather.example/mcp": "$TRUNKLINE_URL/t/acme/time/mcp"},
-        may_fail=("trunkline backends check weather",),  # a gateway does not let itself be its own server
-        settings={"UPSTREAM_ALLOW": "127.0.0.0/8"},
+        TENANT + "printf 'Bearer sdk' > token.txt\n",
+        {"https://weather.example/mcp": f"http://127.0.0.1:{WEATHER}/mcp"},
+        settings=LOOPBACK,
+        beside=partial(listening, [*SDK, "streamable", str(WEATHER)], WEATHER),
     ),
     "docs/security.md": Example(TENANT + NOTES),
     "docs/sizing.md": Example(
@@ -125,7 +130,11 @@ def test_the_commands_of_a_page_work(tmp_path: Path, page: str):
             step.script = step.script.replace(words, others)
             # The width of a table depends on its rows.
             step.expected = [re.split(r" {2,}", line)[0] for line in step.expected]
-    with quick_trunkline(tmp_path) as folder, running_gateway(tmp_path / "data", **example.settings) as gateway:
+    with (
+        quick_trunkline(tmp_path) as folder,
+        example.beside(),
+        running_gateway(tmp_path / "data", **example.settings) as gateway,
+    ):
         there = {"TRUNKLINE_URL": gateway.url, "TRUNKLINE_KEY": gateway.admin_key, "LOG": str(gateway.log)}
         there |= {"TRUNKLINE_DATA_DIR": str(gateway.data_dir), **environment(tmp_path)}
         there["PATH"] = f"{folder}{os.pathsep}{there['PATH']}"
