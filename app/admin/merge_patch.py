@@ -10,20 +10,21 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 def patched(model: type[_M], members: Mapping[str, Any], patch: Mapping[str, Any]) -> _M:
-    """The members with the patch applied, validated as a whole.
+    """The members with the patch applied, validated as a whole. One that is None is not there; deeper, null is a value.
 
     Raises:
         RequestValidationError: the result is not a valid body of this model.
     """
     try:
-        return model.model_validate(_merged(members, patch))
+        present = {name: value for name, value in members.items() if value is not None}
+        return model.model_validate(_merged(present, patch))
     except ValidationError as error:
         errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_input=False)]
         raise RequestValidationError(errors) from None
 
 
 def _merged(members: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {name: value for name, value in members.items() if value is not None}
+    merged = dict(members)
     for name, value in patch.items():
         if value is None:
             merged.pop(name, None)

@@ -133,4 +133,11 @@ FAULTS_OF_ADMINISTRATION = (
         "and len(found) < self.fetch:",
         PAGING,
     ),
+    Fault(
+        "a patch removes nulls that it does not name",
+        "app/admin/merge_patch.py",
+        "merged = dict(members)",
+        "merged = {name: value for name, value in members.items() if value is not None}",
+        RECIPES,
+    ),
 )

@@ -165,3 +165,21 @@ async def test_administrators_of_a_tenant_write_recipes_and_readers_read_them(ki
     assert (await kitchen.ask("POST", PATH, body(), key=admin)).status_code == 201
     assert (await kitchen.ask("GET", PATH + "/cook", key=reader)).status_code == 200
     assert (await kitchen.ask("POST", PATH, body(), key=admin)).status_code == 409
+
+
+async def test_a_patch_leaves_the_nulls_of_a_schema_that_it_does_not_name(kitchen):
+    """RFC 7396: only what the patch names is removed."""
+    form = {"type": "object", "properties": {"text": {"type": ["string", "null"], "default": None, "title": "Text"}}}
+    made = await kitchen.ask("POST", PATH, body(input_schema=form, output={"nothing": None, "said": "steps.a.text"}))
+    assert made.status_code == 201, made.text
+    patch = {
+        "input_schema": {"properties": {"text": {"title": None, "description": "What"}}},
+        "output": {"said": "'x'"},
+    }
+    answer = await kitchen.ask("PATCH", PATH + "/cook", patch)
+    assert answer.is_success, answer.text
+    changed = answer.json()
+    assert changed["input_schema"]["properties"]["text"] == {
+        "type": ["string", "null"], "default": None, "description": "What",
+    }  # fmt: skip
+    assert changed["output"] == {"nothing": None, "said": "'x'"}
