@@ -101,4 +101,11 @@ FAULTS_OF_THE_ERAS = (
         "return None",
         ("tests/sessionless/test_call.py",),
     ),
+    Fault(
+        "a server's odd item is a URL to open first",
+        "app/protocol/eras/answers.py",
+        'if string_of(params.get("mode")) == "url" and string_of(params.get("url")) is not None',
+        'if string_of(params.get("mode")) == "url"',
+        ("tests/protocol/eras/test_answers.py",),
+    ),
 )

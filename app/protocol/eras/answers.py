@@ -131,19 +131,20 @@ def is_url_required(response: Response) -> bool:
 
 
 def required_urls(response: Response) -> list[Params]:
-    """The params of `elicitation/create` in 2026-07-28 for each URL; empty if the error is malformed."""
+    """The params of `elicitation/create` in 2026-07-28 for each URL; without items that name none, and empty if there
+    are too many."""
     data = object_in(members_of(response.value), "data")
     try:
         listed = _items(data.get("elicitations", msgspec.Raw(b"[]")))
     except (msgspec.DecodeError, RecursionError):
         return []
-    found = [members_of(each) for each in listed[: MAX_URLS + 1]]
-    is_right = all(
-        string_of(params.get("mode")) == "url" and string_of(params.get("url")) is not None for params in found
-    )
-    if not is_right or len(found) > MAX_URLS:
+    if len(listed) > MAX_URLS:
         return []
-    return [{name: value for name, value in params.items() if name != "elicitationId"} for params in found]
+    return [
+        {name: value for name, value in params.items() if name != "elicitationId"}
+        for params in map(members_of, listed)
+        if string_of(params.get("mode")) == "url" and string_of(params.get("url")) is not None
+    ]
 
 
 def was_opened(answer: msgspec.Raw) -> bool | None:

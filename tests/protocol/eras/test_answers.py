@@ -47,12 +47,20 @@ def test_each_url_is_a_question_without_its_id() -> None:
         {"elicitations": []},
         {"elicitations": [7]},
         {"elicitations": [{"mode": "form"}]},
-        {"elicitations": [url(), {"mode": "url", "url": 7}]},
+        {"elicitations": [{"mode": "url", "url": 7}]},
         {"elicitations": [url()] * (MAX_URLS + 1)},
     ],
 )
 def test_what_names_no_urls_asks_nothing(data: Any) -> None:
     assert read(refusal(data)) == []
+
+
+@pytest.mark.parametrize("odd", [7, None, {"mode": "form"}, {"mode": "url", "url": 7}])
+def test_an_odd_item_takes_away_no_url_beside_it(odd: Any) -> None:
+    assert [each["url"] for each in read(refusal({"elicitations": [url(1), odd, url(2)]}))] == [
+        "https://1.example",
+        "https://2.example",
+    ]
 
 
 def test_only_the_error_with_that_code_is_one() -> None:
