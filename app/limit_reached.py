@@ -33,9 +33,10 @@ class LimitReached:
     def of_backend(
         cls, name: str, key: tuple[str, str], allowed: float, used: float | None, *, of: Whose = "backend"
     ) -> Self:
-        """A field of a backend."""
+        """A field of a backend; a session keeps what it was opened with."""
         tenant, backend = key
         where = f"PATCH /api/v1/tenants/{tenant}/backends/{backend}, {name}"
+        where += " (for new sessions)" if of == "session" else ""
         return cls(name, of, allowed, used, f"a platform administrator: {where}")
 
     @classmethod

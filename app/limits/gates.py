@@ -127,7 +127,7 @@ class TenantGate:
             raise self._too_many_calls(limit)
         wait_s = 0.0 if self.bucket is None else self.bucket.wait_for(messages, now)
         if wait_s:
-            raise self._too_fast(wait_s)
+            raise self._too_fast(wait_s, messages)
 
     @property
     def calls(self) -> int:
@@ -189,15 +189,17 @@ class TenantGate:
             "in_flight", message, reached=LimitReached.of_tenant("in_flight", self._tenant, limit, used)
         )
 
-    def _too_fast(self, wait_s: float) -> RateLimited:
+    def _too_fast(self, wait_s: float, messages: int = 1) -> RateLimited:
         self._metrics.rate_limited.labels("requests_per_second").inc()
         rate, burst = self.limits.requests_per_second or 0.0, self.limits.burst
         at_once = "" if burst is None else f", {burst} at once"
+        # A batch over the burst would not pass at any rate.
+        name, allowed = ("requests_per_second", rate) if burst is None or messages <= burst else ("burst", burst)
         return RateLimited(
             "requests_per_second",
             f"the tenant {self._tenant} sends more than {rate:g} requests a second{at_once}",
             retry_after_s=wait_s,
-            reached=LimitReached.of_tenant("requests_per_second", self._tenant, rate, None),
+            reached=LimitReached.of_tenant(name, self._tenant, allowed, None),
         )
 
 

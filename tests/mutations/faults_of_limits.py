@@ -448,4 +448,18 @@ FAULTS_OF_LIMITS = (
         "",
         REST_SHARES,
     ),
+    Fault(
+        "a batch over the burst is told of the rate",
+        "app/limits/gates.py",
+        "if burst is None or messages <= burst else",
+        "if burst is None or messages > 0 else",
+        ("tests/limits/test_gates_hints.py",),
+    ),
+    Fault(
+        "whoever raises a session's calls is not told that open sessions keep theirs",
+        "app/limit_reached.py",
+        'where += " (for new sessions)" if of == "session" else ""',
+        'where += ""',
+        ("tests/integration/test_hints.py",),
+    ),
 )
