@@ -220,9 +220,16 @@ class StateRefused(ClientError):
         "state_spent": "this requestState has been used already",
         "state_lost": "the call behind this requestState is gone",
     }
+    _HINTS = {  # noqa: RUF012 - a constant
+        "state_invalid": "Send it as it came, with the same method, parameters and credential; without it another call "
+        "begins.",
+        "state_spent": "The call went on with the request that used it. Without it another call begins: check first "
+        "whether this one had an effect.",
+        "state_lost": "Check first whether the call had an effect, then send the request again without it.",
+    }
 
     def __init__(self, reason: str) -> None:
-        super().__init__(self._MEANINGS.get(reason, reason), hint="Send the request again without a requestState.")
+        super().__init__(self._MEANINGS.get(reason, reason), hint=self._HINTS.get(reason))
         self.reason = reason
 
 
@@ -355,8 +362,8 @@ AGAIN = "Send the request again in a moment."
 
 
 def nodes_unavailable(silent: Iterable[str]) -> NodeUnavailable:
-    """For an administrator, where a session was not found and one of these nodes may have it."""
-    return NodeUnavailable(f"no answer from {', '.join(silent)}, which may have this session", hint=AGAIN)
+    """For an administrator, where what was asked for was not found and one of these nodes may have it."""
+    return NodeUnavailable(f"no answer from {', '.join(silent)}, which may have it", hint=AGAIN)
 
 
 class StorageUnavailable(GatewayError, reason="storage_unavailable", retry_after_s=2.0):

@@ -1,10 +1,12 @@
 """The one table from errors to answers (design: "Errors of our own")."""
 
 import json
+import re
 
 import pytest
 
 from app import errors
+from app.config.settings import Settings
 from app.http.errors import HttpRefusal, http_status, phrase, retry_after, rpc_code, rpc_error
 from app.limit_reached import FIXED, LimitReached
 from app.peers.client import PeerLost
@@ -71,6 +73,34 @@ def test_a_limit_is_named_with_its_number_its_use_and_who_can_raise_it() -> None
 def test_of_a_limit_that_nobody_can_raise_the_hint_says_so() -> None:
     error = errors.RateLimited("rest", reached=LimitReached("rest", "principal", 50, None, FIXED))
     assert error.hint == "Nobody can raise `rest`: it is part of the program."
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps", "may_have_run"),
+    [
+        ("state_invalid", "with the same method, parameters and credential", False),
+        ("state_spent", "check first whether this one had an effect", True),
+        ("state_lost", "Check first whether the call had an effect", True),
+    ],
+)
+def test_nobody_is_told_to_send_a_call_again_that_may_have_run(reason: str, helps: str, may_have_run: bool) -> None:
+    hint = errors.StateRefused(reason).hint or ""
+    assert helps in hint
+    assert ("had an effect" in hint) is may_have_run
+
+
+@pytest.mark.parametrize("kind", [kind for kind in _every_error() if kind.hint])
+def test_the_settings_that_a_hint_names_exist(kind: type[errors.GatewayError]) -> None:
+    named = re.findall(r"TRUNKLINE_([A-Z_]+)", kind.hint or "")
+    assert [name for name in named if name.lower() not in Settings.__dataclass_fields__] == []
+    if kind is errors.StorageReadOnly:
+        assert named == ["DATABASE_URL"]
+
+
+def test_a_node_that_does_not_answer_may_have_a_process_or_an_inspection_too() -> None:
+    error = errors.nodes_unavailable(["node-b"])
+    assert str(error) == "no answer from node-b, which may have it"
+    assert error.hint == "Send the request again in a moment."
 
 
 def test_reasons_are_words_for_machines() -> None:
