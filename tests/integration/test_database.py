@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from app import cli
+from app.storage.health.failures import LOCKED
 from tests.integration.gateway import ECHO, Gateway, running_gateway, until
 from tests.integration.nodes import BUSY_S
 from tests.integration.wire import wire
@@ -144,7 +145,9 @@ async def test_while_sqlite_is_locked_calls_go_on_and_a_change_is_503_within_fiv
             locker.execute("BEGIN IMMEDIATE")
             try:
                 began = time.monotonic()
-                gateway.api("POST", f"/tenants/{endpoint.tenant}/keys", {"scopes": ["mcp:connect"]}, expect=503)
+                keys = f"/tenants/{endpoint.tenant}/keys"
+                refused = gateway.api("POST", keys, {"scopes": ["mcp:connect"]}, expect=503)
+                assert refused["detail"] == LOCKED  # and once it is not, the same is carried out: below
                 assert time.monotonic() - began < 5.5 + (0 if request.config.getoption("--long") else BUSY_S)
                 for _ in range(20):
                     assert await session.call("echo", text="goes on")
