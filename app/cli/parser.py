@@ -98,7 +98,7 @@ cannot (claude-desktop, cline), --key-env NAME writes the value of NAME into the
 """
 _IMPORT_EXAMPLES = """
 formats: mcpServers (Claude, Cursor, Windsurf, Cline), servers (VS Code), mcp (OpenCode),
-mcp_servers (Codex, TOML), and server.json of the MCP registry.
+mcp_servers (Codex, TOML), and server.json of the MCP registry. All that a file has are read.
 
   trunkline import mcp.json                              dry run: one line per server
   trunkline import mcp.json --env GITHUB_TOKEN --apply   takes the token from the environment

@@ -1,10 +1,12 @@
 """Entry: one server of the file, its problems and its name."""
 
+import json
 import re
 import shlex
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from app.domain import is_name
@@ -31,6 +33,12 @@ class Entry:
         """The entry with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
+    def renamed(self, name: str) -> "Entry":
+        """The entry under another name, which a note says instead of the one before."""
+        notes = (f"named {name}", *(note for note in self.notes if note != f"named {self.name}"))
+        members = {**self.members, "name": name} if self.members else self.members
+        return replace(self, name=name, members=members, notes=notes)
+
     @property
     def command_line(self) -> str:
         """The command to be started, for people: quoted for a shell, in printable ASCII; or the URL."""
@@ -42,18 +50,34 @@ class Entry:
 
 
 def settle(entries: Sequence[Entry], taken: Collection[str]) -> list[Entry]:
-    """Adds a problem to entries whose name is taken, or was given to an earlier entry."""
-    settled, given = list[Entry](), dict[str, str]()
+    """Adds a problem to entries whose name is taken."""
+    return [entry.refused(EXISTS) if entry.name in taken else entry for entry in entries]
+
+
+def told_apart(entries: Sequence[Entry]) -> list[Entry]:
+    """Each under a name of its own: where an earlier entry has it, with a number that makes it nobody's.
+
+    Those with problems count, too: when they can be imported, later, all still have the same names.
+    """
+    taken, given, apart = {entry.name for entry in entries}, set[str](), list[Entry]()
     for entry in entries:
-        if entry.name in taken:
-            settled.append(entry.refused(EXISTS))
-        elif not entry.problems and entry.name in given:
-            settled.append(entry.refused(f"has the same name as {given[entry.name]!a}"))
-        else:
-            settled.append(entry)
-            if not entry.problems:
-                given[entry.name] = entry.source
-    return settled
+        name = numbered(entry.name, taken) if entry.name and entry.name in given else entry.name
+        taken.add(name)
+        given.add(name)
+        apart.append(entry if name == entry.name else entry.renamed(name))
+    return apart
+
+
+def numbered(name: str, taken: Collection[str]) -> str:
+    """The name with the first number from 2 with which it is not taken."""
+    suffixes = (f"-{number}" for number in count(2))
+    candidates = (name[: MAX_NAME - len(suffix)].rstrip("-") + suffix for suffix in suffixes)
+    return next(each for each in candidates if each not in taken)
+
+
+def definition(value: Any) -> str:
+    """The same text for what a file says in the same way."""
+    return json.dumps(value, sort_keys=True, default=str)  # TOML has dates
 
 
 def is_done(entries: Sequence[Entry]) -> bool:

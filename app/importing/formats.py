@@ -10,7 +10,7 @@ from app import jsonc
 from app.errors import InvalidRequest
 from app.importing.clients import from_client
 from app.importing.downloads import download_of
-from app.importing.entry import Entry
+from app.importing.entry import Entry, definition, told_apart
 from app.importing.projects import of_projects
 from app.importing.server_json import from_registry
 
@@ -31,7 +31,8 @@ def parse(text: str, *, is_toml: bool = False, supplied: Mapping[str, str] | Non
         InvalidRequest: the text has none of the formats.
     """
     try:
-        return [_with_download(entry) for entry in _entries(_load(text, is_toml=is_toml), supplied or {})]
+        entries = _entries(_load(text, is_toml=is_toml), supplied or {})
+        return [_with_download(entry) for entry in told_apart(entries)]
     except RecursionError:
         raise InvalidRequest("the file is nested too deeply") from None
 
@@ -48,15 +49,22 @@ def looks_like_toml(text: str) -> bool:
 
 
 def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entry]:
-    registry = _registry_servers(document)
-    if registry is not None:
-        _require_few(len(registry))
-        return [from_registry(server, supplied) for server in registry]
-    clients = _client_servers(document)
+    """Of all containers of the file. What two of them say in the same way is one server."""
+    containers = _containers(document)
+    registry = _registry_servers(document, is_alone=not containers)
+    if not containers and registry is None and not isinstance(document.get("projects"), dict):
+        raise _nothing_found(document)
+    unread = {key: document[key] for key in ("mcpServers", "mcp_servers") if document.get(key)}
+    # Beside others, a container that is no object is named like a server that cannot be read.
+    containers.append({key: each for key, each in unread.items() if not isinstance(each, dict)})
+    clients = {(name, definition(each)): each for servers in containers for name, each in servers.items()}
+    published = {definition(each): each for each in registry or ()}
     projects = of_projects(document, clients)
-    _require_few(len(clients) + len(projects))
-    return [from_client(str(name), entry, supplied) for name, entry in clients.items()] + [
-        from_client(each.source, each.entry, supplied, each.name).noted(each.note) for each in projects
+    _require_few(len(clients) + len(registry or ()) + len(projects))
+    return [
+        *(from_client(name, entry, supplied) for (name, _), entry in clients.items()),
+        *(from_registry(server, supplied) for server in published.values()),
+        *(from_client(each.source, each.entry, supplied, each.name).noted(each.note) for each in projects),
     ]
 
 
@@ -100,32 +108,41 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _registry_servers(document: dict[str, Any]) -> list[Any] | None:
-    """The servers if this is a `server.json`: by itself, or as the registry's API wraps it; else None."""
-    if isinstance(document.get("servers"), list):
-        return [each.get("server", each) if isinstance(each, dict) else each for each in document["servers"]]
-    if isinstance(document.get("server"), dict):
-        return [document["server"]]
+def _registry_servers(document: dict[str, Any], *, is_alone: bool) -> list[Any] | None:
+    """The servers if the file is a `server.json`, too: by itself, or as the registry's API wraps it; else None."""
+    found = list[Any]()
+    servers, server = document.get("servers"), document.get("server")
+    if isinstance(servers, list):
+        found += [each.get("server", each) if isinstance(each, dict) else each for each in servers]
+    # Beside a client's servers it may be a setting.
+    if isinstance(server, dict) and (is_alone or isinstance(server.get("name"), str)):
+        found.append(server)
     if isinstance(document.get("name"), str) and ("packages" in document or "remotes" in document):
-        return [document]
-    return None
+        found.append(document)
+    return found if found or isinstance(servers, list) else None
 
 
-def _client_servers(document: dict[str, Any]) -> dict[str, Any]:
-    for key in ("mcpServers", "mcp_servers", "servers", "mcp"):
-        servers = document.get(key)
-        if key == "mcp" and isinstance(servers, dict) and isinstance(servers.get("servers"), dict):
-            servers = servers["servers"]
-        if isinstance(servers, dict):
-            return servers
-    if isinstance(document.get("projects"), dict):
-        return {}
+def _containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects that hold a client's servers by name."""
+    found = [document[key] for key in ("mcpServers", "mcp_servers", "servers") if isinstance(document.get(key), dict)]
+    mcp = document.get("mcp")
+    if not isinstance(mcp, dict):
+        return found
+    inner = mcp.get("servers")
+    if isinstance(inner, dict):
+        found.append(inner)
+    # Of a client that has its servers elsewhere, `mcp` has settings, too: what is no object is none of its servers.
+    bare = {key: each for key, each in mcp.items() if isinstance(each, dict) and each is not inner} if found else mcp
+    return [*found, bare]
+
+
+def _nothing_found(document: dict[str, Any]) -> InvalidRequest:
     if isinstance(document.get("mcp_server"), dict):
-        raise InvalidRequest("there are no servers in the file: is `mcp_servers` meant, instead of `mcp_server`?")
+        return InvalidRequest("there are no servers in the file: is `mcp_servers` meant, instead of `mcp_server`?")
     if isinstance(document.get("name"), str):
-        raise InvalidRequest(
+        return InvalidRequest(
             "this server.json has neither `packages` nor `remotes`: there is nothing to start or reach"
         )
-    raise InvalidRequest(
+    return InvalidRequest(
         "there are no servers in the file: no `mcpServers`, `servers`, `mcp`, `mcp_servers`, `packages`"
     )

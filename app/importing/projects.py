@@ -1,11 +1,10 @@
 """The servers of projects, which Claude Code keeps in one file: each under the path of its project."""
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from app.importing.entry import normalised
+from app.importing.entry import definition, normalised, numbered
 
 
 class OfProject(NamedTuple):
@@ -17,10 +16,10 @@ class OfProject(NamedTuple):
     note: str
 
 
-def of_projects(document: Mapping[str, Any], of_user: Mapping[str, Any]) -> list[OfProject]:
+def of_projects(document: Mapping[str, Any], of_user: Collection[tuple[str, str]]) -> list[OfProject]:
     """Each server once, however many projects have it. Different servers of one name are told apart by the folders of
-    their projects; those of `of_user` keep their names, and are not named again."""
-    taken = {normalised(name) for name in of_user}
+    their projects; those of `of_user` (names and definitions) keep their names, and are not named again."""
+    taken = {normalised(name) for name, _ in of_user}
     found = list[OfProject]()
     for source, places in _by_name(document, of_user).items():
         wanted = normalised(source)
@@ -32,7 +31,9 @@ def of_projects(document: Mapping[str, Any], of_user: Mapping[str, Any]) -> list
     return found
 
 
-def _by_name(document: Mapping[str, Any], of_user: Mapping[str, Any]) -> dict[str, dict[str, tuple[Any, list[str]]]]:
+def _by_name(
+    document: Mapping[str, Any], of_user: Collection[tuple[str, str]]
+) -> dict[str, dict[str, tuple[Any, list[str]]]]:
     """By name, and by what they are: the servers, with the paths of their projects."""
     found = defaultdict[str, dict[str, tuple[Any, list[str]]]](dict)
     projects = document.get("projects")
@@ -41,8 +42,8 @@ def _by_name(document: Mapping[str, Any], of_user: Mapping[str, Any]) -> dict[st
         for source, entry in servers.items() if isinstance(servers, dict) else ():
             is_off = isinstance(entry, dict) and source in _switched_off(project)
             server = {**entry, "disabled": True} if is_off else entry
-            if server != of_user.get(source):
-                found[source].setdefault(json.dumps(server, sort_keys=True), (server, []))[1].append(path)
+            if (source, words := definition(server)) not in of_user:
+                found[source].setdefault(words, (server, []))[1].append(path)
     return found
 
 
@@ -57,10 +58,7 @@ def _apart(source: str, path: str, taken: Collection[str]) -> str:
     for count in range(1, len(folders) + 1):
         if (name := normalised("-".join([source, *folders[-count:]]))) not in taken:
             return name
-    number = 2
-    while (name := f"{normalised(source)[:50]}-{number}") in taken:
-        number += 1
-    return name
+    return numbered(normalised(source), taken)
 
 
 def _note(paths: list[str]) -> str:

@@ -8,6 +8,7 @@ import pytest
 from app.admin.schemas.imports import body_of, validated
 from app.errors import InvalidRequest
 from app.importing import EXISTS, Entry, is_done, looks_like_toml, normalised, parse, report, report_json, settle
+from app.importing.entry import MAX_NAME
 from app.importing.placeholders import Values
 
 CLAUDE = """{"mcpServers": {
@@ -412,12 +413,64 @@ def test_a_name_of_which_nothing_is_left_is_a_problem():
     assert "name" in one(stdio("日本")).problems[0]
 
 
-def test_of_two_with_one_name_the_first_gets_it():
-    entries = [Entry("A", "a"), Entry("a", "a"), Entry("b", "b"), Entry("C", "c").refused("broken"), Entry("c", "c")]
-    settled = settle(entries, taken=["b"])
-    assert [each.problems for each in settled] == [(), ("has the same name as 'A'",), (EXISTS,), ("broken",), ()]
+def names(document: object) -> list[tuple[str, str]]:
+    return [(entry.source, entry.name) for entry in parse(json.dumps(document))]
+
+
+def test_all_containers_of_a_file_are_read():
+    run = {"command": "run"}
+    document = {
+        "mcp": {"allowed": ["a"], "timeout": 3, "in-mcp": run, "servers": {"in-vs-code": run, "a": run}},
+        "server": {"port": 8080},
+        "mcp_servers": {"in-codex": run, "text": "x"},
+        "servers": {"a": run, "in-servers": run},
+        "mcpServers": {"a": run},
+        "projects": {"/p": {"mcpServers": {"a": run, "in-project": run, "none": None}}},
+        **SERVER,
+    }
+    entries = parse(json.dumps(document), supplied={"WEATHER_KEY": "k"})
+    found = {entry.name: entry.problems for entry in entries}
+    ours = ["a", "in-codex", "text", "in-servers", "in-vs-code", "in-mcp", "weather-mcp", "in-project", "none"]
+    assert list(found) == ours
+    assert {name: problems for name, problems in found.items() if problems} == {
+        "text": ("is not an object",), "none": ("is not an object",),
+    }  # fmt: skip
+    pages = {"servers": [{"server": SERVER}, {"server": SERVER}], "mcpServers": {"a": run}}
+    assert names(pages) == [("a", "a"), (SERVER["name"], "weather-mcp")]
+    (_, unread) = parse(json.dumps({"mcpServers": [{"name": "b", **run}], "servers": {"a": run}}))
+    assert (unread.source, unread.problems) == ("mcpServers", ("is not an object",))
+
+
+def test_servers_whose_names_become_the_same_are_told_apart():
+    run, other = {"command": "run"}, {"command": "other"}
+    servers = {"my server": run, "my-server": run, "My Server": None, "my-server-2": run, "日本": run, "中国": run}
+    first, second, third, *_ = parse(json.dumps({"mcpServers": servers}))
+    assert [first.name, second.name, third.name] == ["my-server", "my-server-3", "my-server-4"]
+    assert (second.source, second.members["name"], second.notes) == (
+        "my-server", "my-server-3", ("named my-server-3",),
+    )  # fmt: skip
+    assert third.problems == ("is not an object",)
+    two = {
+        "mcpServers": {"a": run, "b": {"command": "run", "args": [1]}},
+        "servers": {"a": other, "b": {"args": [True]}},
+    }
+    assert names(two) == [("a", "a"), ("b", "b"), ("a", "a-2"), ("b", "b-2")]
+    assert names({"servers": [SERVER, {**SERVER, "name": "io.other/Weather_MCP"}]}) == [
+        (SERVER["name"], "weather-mcp"), ("io.other/Weather_MCP", "weather-mcp-2"),
+    ]  # fmt: skip
+    long = "x" * MAX_NAME
+    (_, one_more) = names({"mcpServers": {long: run, long + "y": run}})
+    assert one_more[1] == "x" * (MAX_NAME - 2) + "-2"
+    projects = {"/p": {"mcpServers": {"x-2": run}}}
+    found = names({"mcpServers": {"x": run, "X": run}, "projects": projects})
+    assert found == [("x", "x"), ("X", "x-3"), ("x-2", "x-2")]
+
+
+def test_what_exists_already_is_not_made_again():
+    settled = settle([Entry("A", "a"), Entry("b", "b"), Entry("c", "c").refused("broken")], taken=["b"])
+    assert [each.problems for each in settled] == [(), (EXISTS,), ("broken",)]
     assert not is_done(settled)
-    assert is_done([settled[0], settled[2]])
+    assert is_done(settled[:2])
 
 
 def test_the_report_shows_no_value_of_a_variable_and_nothing_unprintable():

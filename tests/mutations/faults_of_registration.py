@@ -39,10 +39,31 @@ FAULTS_OF_REGISTRATION = (
         IMPORTED,
     ),
     Fault(
-        "of two projects' servers of one name the second is left out",
+        "of two projects' servers of one name the second has no folder in its name",
         "app/importing/projects.py",
         "_apart(source, paths[0], taken)",
         "wanted",
+        IMPORTED,
+    ),
+    Fault(
+        "of a file with servers in two containers only those of one are imported",
+        "app/importing/formats.py",
+        "for servers in containers for name,",
+        "for servers in containers[:1] for name,",
+        IMPORTED,
+    ),
+    Fault(
+        "a server gets a number that makes its name that of another one of the file",
+        "app/importing/entry.py",
+        "numbered(entry.name, taken) if entry.name and",
+        "numbered(entry.name, given) if entry.name and",
+        IMPORTED,
+    ),
+    Fault(
+        "of two servers whose names become the same both get it",
+        "app/importing/formats.py",
+        "for entry in told_apart(entries)]",
+        "for entry in entries]",
         IMPORTED,
     ),
     Fault(
