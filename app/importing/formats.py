@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app import jsonc
@@ -63,9 +63,19 @@ def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entr
     _require_few(len(clients) + len(registry or ()) + len(projects))
     return [
         *(from_client(name, entry, supplied) for (name, _), entry in clients.items()),
-        *(from_registry(server, supplied) for server in published.values()),
+        *_published(published.values(), supplied),
         *(from_client(each.source, each.entry, supplied, each.name).noted(each.note) for each in projects),
     ]
+
+
+def _published(servers: Iterable[Any], supplied: Mapping[str, str]) -> Iterator[Entry]:
+    """Of several versions of one server the first counts."""
+    seen = set[str]()
+    for server in servers:
+        entry = from_registry(server, supplied)
+        is_other_version = bool(entry.source) and entry.source in seen
+        seen.add(entry.source)
+        yield entry.refused("is another version of a server that stands before it") if is_other_version else entry
 
 
 def _require_few(count: int) -> None:

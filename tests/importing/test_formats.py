@@ -134,6 +134,13 @@ def test_a_member_of_the_wrong_type_is_named(member, problem):
     assert validated(entry).problems == (problem,)
 
 
+def test_of_several_versions_of_a_server_the_first_is_imported():
+    versions = [{"server": {**SERVER, "version": version}} for version in ("3.4.1", "3.4.0")]
+    first, second = parse(json.dumps({"servers": versions}), supplied={"--project": "shop", "TICKETS_TOKEN": "t"})
+    assert (first.name, first.problems) == ("tickets", ())
+    assert second.problems == ("is another version of a server that stands before it",)
+
+
 def test_a_server_json_is_a_command_with_what_has_to_be_given():
     (entry,) = parse(json.dumps(SERVER))
     assert entry.problems == ("needs --project, TICKETS_TOKEN: give it with --env NAME=VALUE",)
