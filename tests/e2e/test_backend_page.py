@@ -21,7 +21,7 @@ def test_it_says_how_the_backend_is_confined_and_what_is_not_enforced_for_which_
     page = desk.open("/tenants/acme/backends/confined")
     said = page.locator("#confined")
     (report,) = fleet.gateway.api("GET", "/tenants/acme/backends/confined")["sandbox_report"]
-    expect(said.get_by_role("heading", name=f"Tier {report['tier']}, {report['name']}")).to_be_visible()
+    expect(said.get_by_role("heading", name=f"Tier {report['tier']} ({report['name']})")).to_be_visible()
     for node in report["nodes"]:
         expect(said.locator("article")).to_contain_text(node)
     assert report["missing"]["memory"] == "the backend has no such limit"
