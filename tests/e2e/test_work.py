@@ -213,8 +213,8 @@ def test_a_toolset_is_made(sit_down: Sit, fleet: Fleet) -> None:
 def test_tools_are_approved_and_the_policy_is_set(sit_down: Sit, fleet: Fleet) -> None:
     fleet.gateway.api("POST", "/tenants/zenith/backends/clock:check", {})
     page = sit_down("admin", "zenith").open("/tenants/zenith/backends/clock")
-    page.get_by_role("button", name="Approve all").click()
-    page.get_by_role("dialog").get_by_role("button", name="Approve all").click()
+    page.get_by_role("button", name="Approve what waits").click()
+    page.get_by_role("dialog").get_by_role("button", name="Approve what waits").click()
     expect(page.locator("#offer .state.approved")).to_have_count(2)
     page.get_by_label("Policy").select_option("block")
     page.get_by_role("button", name="Set").click()
