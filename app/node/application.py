@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -30,6 +31,7 @@ from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.tools.registry import RegistryRepository
 from app.transports.access_lines import AccessLines
+from app.transports.arriving_bodies import ArrivingBodies
 from app.transports.front import Front
 from app.transports.http_sse import HttpSse
 from app.transports.remote.caller_routing import CallerRouting
@@ -101,11 +103,10 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     remote = RemoteSessions(registry, ownership, router, forwarding, gateway.sessions.take_over, unknown)
     callers = CallerRouting(registry, ownership, router, forwarding, remote)
     body, keepalive_s, shares = settings.max_body_bytes, settings.keepalive_s, gateway.processes.shares
+    reading: Any = {"max_body_bytes": body, "arriving": ArrivingBodies(), "keepalive_s": keepalive_s, "shares": shares}
     sessionless = SessionlessHttp(gateway.sessions.sessionless, callers, metrics, keepalive_s=keepalive_s)
-    streamable = StreamableHttp(
-        registry, remote, sessionless, metrics, max_body_bytes=body, keepalive_s=keepalive_s, shares=shares
-    )
-    sse = HttpSse(registry, remote, metrics, max_body_bytes=body, keepalive_s=keepalive_s, shares=shares)
+    streamable = StreamableHttp(registry, remote, sessionless, metrics, **reading)
+    sse = HttpSse(registry, remote, metrics, **reading)
     door = Door(
         HostPolicy(settings.allowed_hosts, settings.allowed_origins, settings.node_url),
         RequestLog(metrics, settings.access_log, lines or AccessLines({}), watching.refusals, watching.tallies),

@@ -13,6 +13,7 @@ from app.protocol.jsonrpc import Notification, Request
 from app.protocol.sse_format import encode_endpoint
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.transports.arriving_bodies import ArrivingBodies
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.large_bodies import parsed, turn_for
 from app.transports.remote.remote_sessions import RemoteSessions
@@ -24,18 +25,19 @@ TRANSPORT = "sse"
 class HttpSse:
     """Answers both endpoints, for requests that Front has authenticated."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         registry: SessionRegistry,
         remote: RemoteSessions,
         metrics: Metrics,
         *,
         max_body_bytes: int,
+        arriving: ArrivingBodies,
         keepalive_s: float,
         shares: LoopShares | None = None,
     ) -> None:
         self._registry, self._remote, self._shares = registry, remote, shares or LoopShares()
-        self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
+        self._max_body_bytes, self._arriving, self._keepalive_s = max_body_bytes, arriving, keepalive_s
         self._streams = metrics.streams.labels("sse")
 
     async def stream(self, request: McpRequest) -> None:
@@ -61,7 +63,7 @@ class HttpSse:
         session_id = _session_id(request)
         if not is_json(request.headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
-        body = await request.body(self._max_body_bytes)
+        body = await request.body(self._max_body_bytes, self._arriving)
         await turn_for(request, body, self._shares)
         session = self._find(request, session_id, body) or await self._remote.session(request, session_id, body)
         if session is None:

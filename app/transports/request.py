@@ -39,6 +39,7 @@ from app.processes.output.loop_share import UNLIMITED, Shares
 from app.protocol.jsonrpc import Message, parse_client
 from app.tracing.tracer import Tracer
 from app.transports.access_lines import Seen
+from app.transports.arriving_bodies import ALL_AT_ONCE, ArrivingBodies
 from app.transports.client_gone import ClientGone
 
 BODY_DEADLINE_S, DISCARD_S, MAX_DISCARDED_BYTES = 30.0, 1.0, 8 << 20
@@ -55,8 +56,7 @@ class McpRequest:
     """A request to `/t/{tenant}/{backend}/{kind}`: its `names`. `principal` is set by `admit` or `vouched_for`.
 
     For the log: `message` is the parsed body, `session_id` the session that was opened for it, `sent_to` the node that
-    it was forwarded to, `outcome` the failure in the backend's answer, `bytes_in` the length of the body as far as it
-    was read.
+    it was forwarded to, `outcome` the failure in the backend's answer, `bytes_in` how much of the body was read.
     """
 
     __slots__ = (
@@ -207,8 +207,8 @@ class McpRequest:
         if declared is not None and int(declared) > limit:
             raise _too_large(limit)
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body.
+    async def body(self, limit: int, arriving: ArrivingBodies = ALL_AT_ONCE) -> bytes:
+        """The whole body, which has its place among `arriving` ones.
 
         Raises:
             HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
@@ -224,24 +224,25 @@ class McpRequest:
         body: bytes = message.get("body", b"")
         self.bytes_in = len(body)
         if message.get("more_body") or message["type"] == "http.disconnect":
-            body = await self._rest_of_body(message, limit)
+            body = await self._rest_of_body(message, limit, arriving)
         if len(body) > limit:
             raise _too_large(limit)
         await self.require_still_allowed()
         return body
 
-    async def _rest_of_body(self, message: AsgiMessage, limit: int) -> bytes:
-        chunks = [message.get("body", b"")]
+    async def _rest_of_body(self, message: AsgiMessage, limit: int, arriving: ArrivingBodies) -> bytes:
+        chunks, length = [message.get("body", b"")], self.headers.get(b"content-length")
         with anyio.move_on_after(BODY_DEADLINE_S):
-            while True:
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                if self.bytes_in > limit:
-                    raise _too_large(limit)
-                if not message.get("more_body"):
-                    return b"".join(chunks)
-                message = await self.receive_part()
-                chunks.append(message.get("body", b""))
+            async with arriving.place(self.tenant, length):
+                while True:
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    if self.bytes_in > limit:
+                        raise _too_large(limit)
+                    if not message.get("more_body"):
+                        return b"".join(chunks)
+                    message = await self.receive_part()
+                    chunks.append(message.get("body", b""))
         raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)
 
     async def receive_part(self) -> AsgiMessage:
@@ -251,8 +252,7 @@ class McpRequest:
         return message
 
     async def discard_body(self) -> None:
-        """Reads on for a moment after a refusal: closing while the client still writes would reset its connection
-        before it has read the answer."""
+        """Reads on for a moment after a refusal: closing at once resets the connection before its answer is read."""
         if b"expect" in self.headers:  # it sends nothing before our 100 Continue
             return
         left = MAX_DISCARDED_BYTES

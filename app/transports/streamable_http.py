@@ -20,6 +20,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.streams.resumption import Reader
 from app.streams.streams import Reply
+from app.transports.arriving_bodies import ArrivingBodies
 from app.transports.client_gone import unless_gone
 from app.transports.event_stream import StreamOptions, send_events
 from app.transports.large_answers import answer_with
@@ -46,12 +47,13 @@ class StreamableHttp:
         metrics: Metrics,
         *,
         max_body_bytes: int,
+        arriving: ArrivingBodies,
         keepalive_s: float,
         shares: LoopShares | None = None,
     ) -> None:
         self._registry, self._remote, self._sessionless = registry, remote, sessionless
         self._max_body_bytes, self._keepalive_s = max_body_bytes, keepalive_s
-        self._shares = shares or LoopShares()
+        self._shares, self._arriving = shares or LoopShares(), arriving
         self._get_streams, self._post_streams = metrics.streams.labels("get"), metrics.streams.labels("post")
 
     async def post(self, request: McpRequest) -> None:
@@ -62,7 +64,7 @@ class StreamableHttp:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow application/json or text/event-stream")
         if not is_json(headers.get(b"content-type")):
             raise HttpRefusal(415, "unsupported_media_type", "Content-Type must be application/json")
-        body = await request.body(self._max_body_bytes)
+        body = await request.body(self._max_body_bytes, self._arriving)
         if self._is_for_another(request, body) and await self._is_answered(request, body):
             return
         message = request.parse(body) if len(body) < HEAVY_BODY else await read_in_turn(request, body, self._shares)

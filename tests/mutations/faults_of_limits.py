@@ -22,6 +22,20 @@ UNREAD = ("tests/limits/test_unread_answers.py",)
 
 FAULTS_OF_LIMITS = (
     Fault(
+        "any number of a tenant's large bodies may arrive at once",
+        "app/transports/arriving_bodies.py",
+        "async with places, self._of_node:",
+        "async with self._of_node:",
+        ("tests/transports/test_arriving_bodies.py",),
+    ),
+    Fault(
+        "large bodies that arrive take no place",
+        "app/transports/arriving_bodies.py",
+        "if length is not None and int(length) < LARGE_BYTES:",
+        "if length is not None:",
+        ("tests/transports/test_request_bodies.py",),
+    ),
+    Fault(
         "answers that nobody reads are kept however many they are",
         "app/limits/unread_answers.py",
         "if used and (used + size > self.allowed or self.bytes + size > self._allowed_of_node):",

@@ -27,6 +27,7 @@ from app.sessions.idle.sweeping import sweep_for_ever
 from app.sessions.registry import SessionRegistry
 from app.sessions.standstill import StandstillGuard
 from app.transports.access_lines import AccessLines
+from app.transports.arriving_bodies import ArrivingBodies
 from app.transports.front import Front
 from app.transports.http_sse import HttpSse
 from app.transports.remote.caller_routing import CallerRouting
@@ -211,7 +212,7 @@ def http(registry: SessionRegistry, authenticator: FakeAuthenticator, shares: Lo
     sessionless = SessionlessRequests(registry, Sealer(b"k" * 32))
     typed_authenticator: Any = authenticator
     remote, callers = nowhere_else(registry)
-    options: Any = {"max_body_bytes": LIMIT, "keepalive_s": 15.0}
+    options: Any = {"max_body_bytes": LIMIT, "arriving": ArrivingBodies(), "keepalive_s": 15.0}
     return Http(
         Front(
             Rest(behind, door(), {"/livez": ALIVE}, max_body_bytes=LIMIT),
