@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import islice
 from typing import Protocol
 
@@ -242,10 +243,10 @@ class Connections:
         """Closes the dispensable connections made by then that have been idle for longest; False if there is none. All
         go that have got descriptors of sessions while they were fresh."""
         dispensable = [each for each, (_, made_at) in self._open.items() if made_at <= made_by and each.is_dispensable]
-        dispensable.sort(key=lambda each: each.since)
-        idle = (each for each in dispensable if not each.has_unread)  # else its request has come, and is read next
-        beyond = descriptor + 1 - self.limits.descriptors
-        room = list(islice(idle, max(LEAST_ROOM, len(self._open) // ROOM_PART, beyond)))
+        beyond = min(descriptor + 1, self.limits.fresh_descriptor) - self.limits.descriptors
+        number = max(LEAST_ROOM, len(self._open) // ROOM_PART, beyond)
+        longest = nsmallest(2 * number, dispensable, key=lambda each: each.since)
+        room = [each for each in longest if not each.has_unread][:number]  # else its request has come, and is read next
         for connection in room:
             connection.give_up(MADE_ROOM)
         return bool(room)

@@ -2,12 +2,12 @@
 sends slowly, or stops, keeps what has arrived in memory until the deadline of its body."""
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 
-LARGE_BYTES = 64 << 10  # about as much arrives anyway, before a connection is no longer read
+LARGE_BYTES = 64 << 10  # so much may arrive without a place
 OF_TENANT, OF_NODE = 16, 128  # with MAX_BODY_BYTES as it is by default: 64 and 512 MiB
 
 
@@ -19,11 +19,21 @@ class ArrivingBodies:
         self._of_tenant: dict[str, anyio.CapacityLimiter] = {}
 
     @asynccontextmanager
-    async def place(self, tenant: str, length: bytes | None) -> AsyncIterator[None]:
-        """For a body of the tenant, until it has arrived. `length`: its Content-Length; a small one needs no place."""
-        if length is not None and int(length) < LARGE_BYTES:
-            yield
-            return
+    async def arrival(self, tenant: str) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+        """Around the arrival of a body. Await what it yields, with how many bytes have arrived, before more is read."""
+        is_placed = False
+
+        async def read_on(arrived: int) -> None:
+            nonlocal is_placed
+            if arrived >= LARGE_BYTES and not is_placed:
+                is_placed = True
+                await stack.enter_async_context(self._place(tenant))
+
+        async with AsyncExitStack() as stack:
+            yield read_on
+
+    @asynccontextmanager
+    async def _place(self, tenant: str) -> AsyncIterator[None]:
         places = self._of_tenant.get(tenant)
         if places is None:
             places = self._of_tenant[tenant] = anyio.CapacityLimiter(self._places_of_tenant)

@@ -203,12 +203,11 @@ class McpRequest:
         headers = self.headers
         if b"content-encoding" in headers:
             raise HttpRefusal(415, "unsupported_media_type", "Content-Encoding is not supported")
-        declared = headers.get(b"content-length")
-        if declared is not None and int(declared) > limit:
+        if int(headers.get(b"content-length", 0)) > limit:
             raise _too_large(limit)
 
     async def body(self, limit: int, arriving: ArrivingBodies = ALL_AT_ONCE) -> bytes:
-        """The whole body, which has its place among `arriving` ones.
+        """The whole body; a large one needs a place among the `arriving` ones.
 
         Raises:
             HttpRefusal: it is longer than `limit` bytes (413), encoded (415), or takes too long (408).
@@ -231,9 +230,9 @@ class McpRequest:
         return body
 
     async def _rest_of_body(self, message: AsgiMessage, limit: int, arriving: ArrivingBodies) -> bytes:
-        chunks, length = [message.get("body", b"")], self.headers.get(b"content-length")
+        chunks = [message.get("body", b"")]
         with anyio.move_on_after(BODY_DEADLINE_S):
-            async with arriving.place(self.tenant, length):
+            async with arriving.arrival(self.tenant) as read_on:
                 while True:
                     if message["type"] == "http.disconnect":
                         raise ClientGone
@@ -241,6 +240,7 @@ class McpRequest:
                         raise _too_large(limit)
                     if not message.get("more_body"):
                         return b"".join(chunks)
+                    await read_on(self.bytes_in)
                     message = await self.receive_part()
                     chunks.append(message.get("body", b""))
         raise HttpRefusal(408, "timeout", f"the body did not arrive within {BODY_DEADLINE_S:.0f} s", headers=_CLOSE)

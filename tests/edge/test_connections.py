@@ -179,7 +179,7 @@ def test_a_crowd_that_came_at_once_gives_sessions_their_descriptors_back() -> No
         assert admit(among, each, descriptor=90 + number) is None
     assert not any(each.given_up for each in crowd)
     assert admit(among, Line(is_dispensable=False), descriptor=110) is None
-    assert [bool(each.given_up) for each in crowd] == [True] * 11 + [False] * 9
+    assert [bool(each.given_up) for each in crowd] == [True] * 10 + [False] * 10
     now = 1.0
     among.sweep()
     assert all(each.given_up for each in crowd)

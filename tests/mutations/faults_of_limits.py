@@ -31,8 +31,8 @@ FAULTS_OF_LIMITS = (
     Fault(
         "large bodies that arrive take no place",
         "app/transports/arriving_bodies.py",
-        "if length is not None and int(length) < LARGE_BYTES:",
-        "if length is not None:",
+        "if arrived >= LARGE_BYTES and not is_placed:",
+        "if arrived < 0:",
         ("tests/transports/test_request_bodies.py",),
     ),
     Fault(

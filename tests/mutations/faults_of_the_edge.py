@@ -52,8 +52,8 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "a connection makes room although its request has come",
         "app/edge/connections.py",
-        " if not each.has_unread)",
-        ")",
+        " if not each.has_unread]",
+        "]",
         ("tests/edge/test_connections.py",),
     ),
     Fault(

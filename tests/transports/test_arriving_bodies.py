@@ -4,7 +4,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from app.transports.arriving_bodies import ArrivingBodies
+from app.transports.arriving_bodies import LARGE_BYTES, ArrivingBodies
 
 
 class Bodies:
@@ -19,7 +19,8 @@ class Bodies:
 
         async def arrive() -> None:
             with scope:
-                async with self._arriving.place(tenant, None):
+                async with self._arriving.arrival(tenant) as read_on:
+                    await read_on(LARGE_BYTES)
                     self.placed.append(name)
                     await anyio.sleep_forever()
 

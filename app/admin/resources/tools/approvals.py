@@ -16,7 +16,7 @@ from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Strict
 from app.catalog.entries import Decision, Entry
 from app.catalog.judging import items_of, read_tool
-from app.domain import is_name
+from app.domain import Scope, is_name
 from app.errors import BackendNotFound
 from app.http.problems import responses
 from app.pins import difference, visible
@@ -63,6 +63,7 @@ async def list_tools(access: MayRead, backend: BackendName, asked: AskedPage) ->
     if entry is None:
         return Page(items=[], next_cursor=None)
     answers = await access.admin.catalog.aside(access.tenant, _answers, entry, said, asked)
+    await access.require_still(Scope.TENANT_READ)
     return asked.page(list(answers), str, answers.__getitem__)
 
 
