@@ -56,15 +56,18 @@ class Exchanged:
         most, chunks, size = limit_bytes or self._limit, list[bytes](), 0
         if self.answer.length > most:
             raise ResponseTooLarge("the server's answer has too many bytes")
-        while chunk := await self._read():
-            size += len(chunk)
-            if size > most:
-                raise ResponseTooLarge("the server's answer has too many bytes")
-            chunks.append(chunk)
-            self._flow.read(len(chunk))
-            if len(chunks) > MAX_CHUNKS:
-                raise ResponseTooLarge(f"the server's answer comes in more than {MAX_CHUNKS} pieces")
-        return b"".join(chunks)
+        try:
+            while chunk := await self._read():
+                size += len(chunk)
+                if size > most:
+                    raise ResponseTooLarge("the server's answer has too many bytes")
+                chunks.append(chunk)
+                self._flow.read(len(chunk))
+                if len(chunks) > MAX_CHUNKS:
+                    raise ResponseTooLarge(f"the server's answer comes in more than {MAX_CHUNKS} pieces")
+            return b"".join(chunks)
+        finally:
+            chunks.clear()  # an error leads back here, and may go only with a garbage collection
 
     async def events(self, reader: EventReader) -> list[ServerEvent] | None:
         """The next events, perhaps none yet; None at the end of the stream.
