@@ -17,6 +17,7 @@ from app.errors import RateLimited
 from app.limit_reached import FIXED, LimitReached
 from app.metrics import Metrics
 from app.processes.output.loop_share import charged as steps_charged
+from app.processes.output.loop_share import used_s
 from app.search.work import Work
 
 PIECE_S = 0.005
@@ -70,8 +71,13 @@ class LoopUses:
 class LoopShares:
     """Of one node, for the event loop's thread only."""
 
-    def __init__(self, metrics: Metrics | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._uses, self._metrics, self._clock = LoopUses(), metrics, clock
+    def __init__(
+        self,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        used: Callable[[], float] = used_s,
+    ) -> None:
+        self._uses, self._metrics, self._clock, self._used = LoopUses(), metrics, clock, used
         self._over = self._uses.over  # asked for each call
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by tenant; the first has the next turn
         self._next: asyncio.Handle | None = None
@@ -79,7 +85,7 @@ class LoopShares:
         self._others_until = 0.0  # until then the loop is for others than those that are over their share
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """Counts what this tenant made the loop do just now."""
+        """Counts what this tenant made the loop do just now: the seconds are those of `used_s`."""
         now = self._clock()
         self._charged_s += seconds
         if self._uses.charge(tenant, seconds, now):
@@ -100,7 +106,7 @@ class LoopShares:
 
     def uncharged(self) -> float:
         """A clock that leaves out what was charged: what measures work by it charges nothing of it twice."""
-        return self._clock() - self._charged_s
+        return self._used() - self._charged_s
 
     async def charged(self, tenant: str, work: Coroutine[Any, Any, T]) -> T:
         """Awaits the work of a request, and charges each of its steps."""

@@ -167,7 +167,7 @@ class ToolsetLink:
 
     def send(self, line: bytes) -> None:
         """As BackendLink.send. What the toolset answers itself comes later, not from within this call."""
-        began, of_recipes = time.perf_counter(), self._recipes.runs.from_session(line)
+        began, of_recipes = self._shares.uncharged(), self._recipes.runs.from_session(line)
         outs = self._fan_out.from_session(line) if of_recipes is None else of_recipes
         for out in outs:
             if type(out) is ToMember and out.call is not None:
@@ -175,7 +175,7 @@ class ToolsetLink:
             elif type(out) is ToMember:
                 self._tell_member(out)
             else:  # its own answer: of a search, for example
-                self._shares.charge(self._tenant, time.perf_counter() - began)
+                self._shares.charge(self._tenant, self._shares.uncharged() - began)
                 asyncio.get_running_loop().call_soon(self._carry_out, out)
 
     def _call(self, out: ToMember, call: bytes) -> None:

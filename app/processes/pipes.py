@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from app.processes.link import BackendListener
-from app.processes.output.loop_share import LoopShare
+from app.processes.output.loop_share import LoopShare, used_s
 from app.processes.output.read_end import PIPE_BYTES, ReadEnd
 from app.protocol.calls.flood import RELEASE_S, Flood, spared_bytes
 from app.protocol.framing import LineBuffer
@@ -162,7 +162,7 @@ class Stdout(ReadEnd):
 
     def data_received(self, data: bytes) -> None:
         """Hot path: every answer of the backend comes through here."""
-        now = time.monotonic()
+        began, now = used_s(), time.monotonic()
         if not self.received_bytes:
             self.first_byte_at = now
         self.received_bytes += len(data)
@@ -183,7 +183,7 @@ class Stdout(ReadEnd):
         self._pass_on(lines)
         if buffer.overlong or buffer.discarded_bytes:
             self._on_overlong()
-        self._took(time.monotonic() - now)
+        self._took(used_s() - began)
 
     def _hold(self) -> None:
         self.pause(Pause.SHARE)
@@ -278,9 +278,9 @@ class Stdout(ReadEnd):
         if self._open_transport() is None:
             self._hand_over(_LAST_LINES)
         elif not self._paused & (Pause.SESSION | Pause.SHARE):
-            began = time.monotonic()
+            began = used_s()
             self._hand_over(LINES_A_TURN)
-            self._took(time.monotonic() - began)
+            self._took(used_s() - began)
 
     def _hand_over(self, count: int) -> None:
         """Hands over this many of the lines that were kept; goes on soon if there are more."""

@@ -74,7 +74,7 @@ async def test_a_turn_within_the_share_does_not_suspend() -> None:
 async def shares() -> AsyncIterator[LoopShares]:
     """One where two tenants are over their share, and the rest after their pieces is over."""
     clock = Clock()
-    shares = LoopShares(clock=clock)
+    shares = LoopShares(clock=clock, used=clock)
     for tenant in ("acme", "globex"):
         shares.charge(tenant, MAX_DEBT_S)
     clock.now += 0.6
@@ -99,28 +99,41 @@ async def test_tenants_over_their_share_go_round(shares: LoopShares) -> None:
 
 
 async def test_others_have_the_loop_as_long_as_the_piece_took() -> None:
-    shares, pieces = LoopShares(), list[tuple[float, float]]()
+    shares, pieces = LoopShares(), list[tuple[float, float, float]]()
     shares.charge("acme", MAX_DEBT_S)
 
     async def work(seconds: float) -> None:
         await shares.turn("acme")
         with shares.measured("acme"):
-            began = time.perf_counter()
-            time.sleep(seconds)  # the piece holds the loop
-        pieces.append((began, time.perf_counter()))
+            began, until = time.perf_counter(), time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass  # the piece holds the loop
+        pieces.append((seconds, began, time.perf_counter()))
 
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             for seconds in (0.004, 0.03, 0.01, 0.001):
                 tasks.start_soon(work, seconds)
     assert len(pieces) == 4
-    for (began, done), (after, _) in pairwise(pieces):
-        assert after - done >= 0.9 * (done - began)
+    for (seconds, _, done), (_, after, _) in pairwise(pieces):
+        assert after - done >= 0.9 * seconds
+
+
+async def test_time_in_which_the_loop_has_no_processor_is_nobody_s() -> None:
+    shares = LoopShares()
+
+    async def work() -> None:
+        with shares.measured("acme"):
+            time.sleep(2 * BURST_S)
+        time.sleep(2 * BURST_S)
+
+    await shares.charged("acme", work())
+    assert not shares.is_over("acme")
 
 
 async def test_the_rest_after_a_piece_is_bounded() -> None:
     clock = Clock()
-    shares = LoopShares(clock=clock)
+    shares = LoopShares(clock=clock, used=clock)
     for _ in range(3):
         shares.charge("acme", 100.0)
     clock.now += MAX_REST_S
@@ -131,7 +144,7 @@ async def test_the_rest_after_a_piece_is_bounded() -> None:
 
 async def test_work_is_done_in_pieces_with_room_for_others() -> None:
     clock = Clock()
-    shares, seen = LoopShares(clock=clock), list[int]()
+    shares, seen = LoopShares(clock=clock, used=clock), list[int]()
     done = 0
 
     def work() -> Work[str]:
@@ -210,7 +223,7 @@ async def test_waits_are_counted() -> None:
 
 async def test_what_was_charged_inside_is_not_charged_again() -> None:
     clock = Clock()
-    shares, charged = LoopShares(clock=clock), list[float]()
+    shares, charged = LoopShares(clock=clock, used=clock), list[float]()
     charge = shares.charge
 
     def noted(tenant: str, seconds: float) -> None:

@@ -89,7 +89,7 @@ FAULTS_OF_BACKENDS = (
     Fault(
         "a flood on stderr is nobody's",
         "app/processes/output/read_end.py",
-        "        self._feed(data)\n        self._took(time.monotonic() - began)\n",
+        "        self._feed(data)\n        self._took(used_s() - began)\n",
         "        self._feed(data)\n",
         READ_END,
     ),

@@ -430,8 +430,15 @@ FAULTS_OF_LIMITS = (
     Fault(
         "what a piece has charged itself is charged again by what it is part of",
         "app/limits/loop_shares.py",
-        "return self._clock() - self._charged_s",
-        "return self._clock()",
+        "return self._used() - self._charged_s",
+        "return self._used()",
+        LOOP_SHARES,
+    ),
+    Fault(
+        "a tenant is charged while a busy machine lets the event loop wait",
+        "app/processes/output/loop_share.py",
+        "used_s = time.thread_time",
+        "used_s = time.perf_counter",
         LOOP_SHARES,
     ),
     Fault(

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
+used_s = time.thread_time  # not the time in which a busy machine let the loop wait: that is nobody's
 PIECE_S = 0.003  # what is charged at once, and needs a turn: what takes less is added up
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class LoopShare:
         self.is_due = False  # a piece was done, and the tenant is over its share: the next one needs a turn
 
     def took(self, seconds: float) -> None:
-        """The loop has just been used for so long."""
+        """The loop has just been used for so long, by `used_s`."""
         self._owed += seconds
         if self._owed >= PIECE_S:
             owed, self._owed = self._owed, 0.0
@@ -63,11 +64,10 @@ class LoopShare:
 
 @types.coroutine
 def charged(
-    work: Coroutine[Any, Any, T], took: Callable[[float], object], clock: Callable[[], float] | None = None
+    work: Coroutine[Any, Any, T], took: Callable[[float], object], clock: Callable[[], float] = used_s
 ) -> Generator[Any, Any, T]:
     """Awaits the work; `took` is told how long each of its steps took by the `clock`, from one wait to the next."""
     thrown: BaseException | None = None
-    clock = clock or time.perf_counter
     while True:
         began = clock()
         try:

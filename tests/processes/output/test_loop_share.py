@@ -1,12 +1,10 @@
 """What a reader makes the loop do is charged in pieces, and the next piece waits for its turn."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.processes.output import loop_share
 from app.processes.output.loop_share import PIECE_S, LoopShare, charged
 
 
@@ -61,18 +59,11 @@ async def test_each_piece_of_a_tenant_that_is_over_its_share_needs_a_turn() -> N
     assert shares.turns == 1
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [0.0]
-    monkeypatch.setattr(loop_share, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    return now
-
-
-async def test_what_a_coroutine_does_is_charged_and_what_it_waits_is_not(clock: list[float]) -> None:
-    took = list[float]()
+async def test_what_a_coroutine_does_is_charged_and_what_it_waits_is_not() -> None:
+    took, now = list[float](), [0.0]
 
     async def step(seconds: float) -> None:
-        clock[0] += seconds
+        now[0] += seconds
         await asyncio.sleep(0)
 
     async def work() -> str:
@@ -83,18 +74,18 @@ async def test_what_a_coroutine_does_is_charged_and_what_it_waits_is_not(clock: 
         return "done"
 
     async def failing() -> None:
-        clock[0] += 4.0
+        now[0] += 4.0
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(future.set_exception, RuntimeError("no"))
         await future
 
     async def others() -> None:
         while True:
-            clock[0] += 100.0
+            now[0] += 100.0
             await asyncio.sleep(0)
 
     busy = asyncio.create_task(others())
-    assert await charged(work(), took.append) == "done"
+    assert await charged(work(), took.append, lambda: now[0]) == "done"
     busy.cancel()
     assert sum(took) == 7.0
 
