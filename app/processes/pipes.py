@@ -162,14 +162,14 @@ class Stdout(ReadEnd):
 
     def data_received(self, data: bytes) -> None:
         """Hot path: every answer of the backend comes through here."""
-        began, now = used_s(), time.monotonic()
+        began, now, size = used_s(), time.monotonic(), len(data)
         if not self.received_bytes:
             self.first_byte_at = now
-        self.received_bytes += len(data)
+        self.received_bytes += size
         buffer, flood = self._lines, self._flood
         read = buffer.feed(data)
         lines = flood.passed(read, now)
-        size, count = len(data), data.count(b"\n")  # blank lines take time as well
+        count = data.count(b"\n")  # blank lines take time as well
         if lines is not read:
             self.has_flooded = self.has_flooded or len(lines) < len(read)
             size -= spared_bytes(sum(map(len, read)) - sum(map(len, lines)))

@@ -68,8 +68,8 @@ FAULTS_OF_BACKENDS = (
     Fault(
         "blank lines cost nothing",
         "app/processes/pipes.py",
-        'len(data), data.count(b"\\n")',
-        "len(data), len(read)",
+        'count = data.count(b"\\n")',
+        "count = len(read)",
         PROCESS,
     ),
     Fault(
