@@ -41,6 +41,7 @@ class TenantGate:
         self._per_principal: Counter[Identity] = Counter()
         self.sessions = self.remote_sessions = 0  # the latter for display only: the store enforces the limit
         self.in_flight = self.remote_in_flight = 0
+        self.replay_bytes = 0  # what its sessions keep for clients that resume
         self.steps = 0  # of recipes, which are in flight too
         self.begun = 0  # calls of the sessions that are open, since they were opened
         self.resting = Counter[Rest]()  # of the sessions

@@ -10,7 +10,7 @@ import anyio
 from app.protocol.event_ids import STREAM_NAME_BYTES, EventId
 from app.streams.entry import SENT, Entry, Fate, Item
 from app.streams.journal import Journal
-from app.streams.replay import ReplayLog
+from app.streams.replay import ReplayLog, Tenant
 from app.streams.streams import EventStream
 
 # The gateway ends a POST's stream that has been silent for this long, and the client polls for the rest with GET
@@ -147,10 +147,12 @@ class Resumption:
 
     __slots__ = ("_on_dropped", "_streams", "journal", "log")
 
-    def __init__(self, on_dropped: Callable[[str, bytes | None], None], journal: Journal | None = None) -> None:
+    def __init__(
+        self, tenant: Tenant, on_dropped: Callable[[str, bytes | None], None], journal: Journal | None = None
+    ) -> None:
         self._on_dropped, self.journal = on_dropped, journal
         self._streams: dict[str, tuple[StreamRecorder, EventStream]] = {}  # by name
-        self.log = ReplayLog(None if journal is None else journal.replaced)
+        self.log = ReplayLog(tenant, None if journal is None else journal.replaced)
 
     def read(
         self,

@@ -10,7 +10,7 @@ from app.protocol.exchange import Exchange
 from app.protocol.jsonrpc import answered_id
 from app.streams.back_pressure import BackPressure
 from app.streams.journal import Journal
-from app.streams.replay import ReplayLog
+from app.streams.replay import ReplayLog, Tenant
 from app.streams.resumption import Reader, Resumption
 from app.streams.streams import EventStream, Sink
 
@@ -20,6 +20,10 @@ class StreamOwner(Protocol):
 
     id: str
     version: str
+
+    @property
+    def gate(self) -> Tenant:
+        """Of its tenant."""
 
     def client_seen(self) -> None:
         """Its client has taken a stream, or left one."""
@@ -59,7 +63,7 @@ class SessionStreams:
 
     def make_durable(self, journal: Journal) -> Resumption:
         """From now on the journal records every event."""
-        self._resumption = Resumption(self._owner.message_dropped, journal)
+        self._resumption = Resumption(self._owner.gate, self._owner.message_dropped, journal)
         return self._resumption
 
     # --- readers
@@ -84,7 +88,7 @@ class SessionStreams:
         """
         is_listen = stream is self.listen
         if self._resumption is None:
-            self._resumption = Resumption(self._owner.message_dropped)
+            self._resumption = Resumption(self._owner.gate, self._owner.message_dropped)
         if is_listen:
             self._exchange.note_listener(is_there=True)
             if stream.recorder is None:

@@ -5,9 +5,24 @@ from tests.mutations.fault import Fault
 SENT = ("tests/transports/test_event_stream.py",)
 UNREAD = ("tests/streams/test_back_pressure.py",)
 SILENT = ("tests/sessions/test_session.py",)
+REPLAY = ("tests/streams/test_replay.py",)
 RESUMED = ("tests/transports/test_streamable_http_resume.py",)
 
 FAULTS_OF_STREAMS = (
+    Fault(
+        "what a tenant's sessions keep for clients that resume has no limit together",
+        "app/streams/replay.py",
+        "MAX_BYTES if self._tenant.replay_bytes <= MAX_OF_TENANT else LEAST_BYTES",
+        "MAX_BYTES",
+        REPLAY,
+    ),
+    Fault(
+        "a session that is gone counts for its tenant's replay logs for ever",
+        "app/streams/replay.py",
+        "self._count(-self.bytes)",
+        "pass",
+        REPLAY,
+    ),
     Fault(
         "what is queued for a client is sent in one turn of the loop",
         "app/transports/event_stream.py",

@@ -22,6 +22,7 @@ from app.streams.replay import MAX_EVENTS as LOG_EVENTS
 from app.streams.resumption import Reader, Resumption
 from app.streams.streams import MAX_EVENTS, EventStream, Reply
 from tests.sessions.fakes import FakeLink, FakePool
+from tests.streams.tenant import Tenant
 
 
 @pytest.fixture
@@ -235,7 +236,7 @@ async def test_one_that_was_left_holds_nobody_up(session: Session, unread: Unrea
 async def test_whatever_happens_when_events_come_in_order_once_and_answers_come(seed: int) -> None:
     """A batch: several answers on one stream, between notifications."""
     dice = random.Random(seed)
-    owner = Resumption(lambda reason, question: None)
+    owner = Resumption(Tenant(), lambda reason, question: None)
     stream = EventStream(lambda full: None, lambda reason, question: None)
     reader = owner.read(stream, None, lambda stream: None, collects=True, may_poll=False)
     said, taken = list[bytes](), list[bytes]()

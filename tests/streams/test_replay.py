@@ -6,7 +6,8 @@ from app.errors import ResponseTooLarge
 from app.protocol.commands import Call, Failed
 from app.protocol.event_ids import EventId
 from app.streams.entry import Entry, Fate
-from app.streams.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS, ReplayLog
+from app.streams.replay import LEAST_BYTES, MAX_AGE_S, MAX_BYTES, MAX_EVENTS, MAX_OF_TENANT, ReplayLog
+from tests.streams.tenant import Tenant
 
 A, B = "a" * 12, "b" * 12
 
@@ -24,7 +25,7 @@ def places(events: list[Entry]) -> list[EventId]:
 
 @pytest.fixture
 def log() -> ReplayLog:
-    return ReplayLog()
+    return ReplayLog(Tenant())
 
 
 def test_an_empty_log_has_nothing(log: ReplayLog) -> None:
@@ -59,6 +60,34 @@ def test_bytes_are_bounded(log: ReplayLog) -> None:
     dropped = [gone for number in range(1, 6) for gone in log.append(event(A, number, MAX_BYTES // 4))]
     assert places(dropped) == [(A, 1)]
     assert log.bytes <= MAX_BYTES
+
+
+def test_the_logs_of_a_tenant_are_bounded_together() -> None:
+    tenant, other = Tenant(), Tenant()
+    logs = [ReplayLog(tenant) for _ in range(20)]
+    for log in logs:
+        for number in range(1, 17):
+            log.append(event(A, number, MAX_BYTES // 16, is_answer=number % 2 == 0))
+    assert tenant.replay_bytes == sum(log.bytes for log in logs) <= MAX_OF_TENANT + len(logs) * LEAST_BYTES
+    assert logs[0].bytes == MAX_BYTES  # what was kept before is kept
+    assert len(logs[-1].after(EventId(A, 8))) > 0  # each keeps its last events
+    for number in range(1, MAX_EVENTS + 2):
+        logs[-1].append(event(B, number, LEAST_BYTES + 1, is_answer=True))
+    assert logs[-1].bytes <= LEAST_BYTES
+    unbothered = ReplayLog(other)
+    unbothered.append(event(A, 1, MAX_BYTES))
+    assert unbothered.bytes == MAX_BYTES
+
+
+def test_a_log_counts_for_its_tenant_until_it_is_gone() -> None:
+    tenant = Tenant()
+    log = ReplayLog(tenant)
+    log.append(event(A, 1, 1000))
+    log.append(event(A, 2, 1000, at=MAX_AGE_S))
+    log.trim(MAX_AGE_S + 1)
+    assert tenant.replay_bytes == 1000
+    del log
+    assert tenant.replay_bytes == 0
 
 
 def test_answers_go_last_of_all(log: ReplayLog) -> None:

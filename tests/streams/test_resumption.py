@@ -18,6 +18,7 @@ from app.streams.replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS
 from app.streams.resumption import POLL_RETRY_MS, Reader, Resumption
 from app.streams.streams import EventStream
 from tests.sessions.fakes import FakeLink, FakePool
+from tests.streams.tenant import Tenant
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
@@ -30,7 +31,7 @@ class Owner:
         self.left: list[EventStream] = []
         self.pressure: list[bool] = []
         self.may_poll = True
-        self.resumption = Resumption(self._drop)
+        self.resumption = Resumption(Tenant(), self._drop)
         self.post, self.listen = self.make_stream(), self.make_stream()
 
     def make_stream(self) -> EventStream:
