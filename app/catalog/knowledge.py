@@ -51,7 +51,7 @@ NOTHING = Written()
 
 
 class Knowledge:
-    """Fulfils `links.toolsets.Writings`. `run` has to run; `changed` is told which tenant has something else now."""
+    """Fulfils `links.source.Writings`. `run` has to run; `changed` is told which tenant has something else now."""
 
     def __init__(self, guides: GuideStore, recipes: RecipeStore) -> None:
         self._guides, self._recipes = guides, recipes

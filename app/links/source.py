@@ -1,13 +1,14 @@
 """What a session sees of its process: where the link to it comes from, and what it reports."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from app.domain import BackendSpec, Limits, Principal, Rest
+from app.domain import BackendSpec, Guide, Limits, Principal, Rest
 from app.errors import GatewayError
 from app.processes.link import BackendLink, Exit
+from app.protocol.recipes.recipe import Recipe
 
 
 def rests_as(spec: BackendSpec) -> Rest | None:
@@ -134,3 +135,23 @@ class MemberSide(Protocol):
 
     def member_lost(self, member: int, error: GatewayError, exit: Exit | None) -> None:
         """The process is gone, or could not be started."""
+
+
+class Written(Protocol):
+    """What administrators of a tenant have written."""
+
+    @property
+    def guides(self) -> Sequence[Guide]: ...
+
+    @property
+    def recipes(self) -> Sequence[Recipe]: ...
+
+
+class Writings(Protocol):
+    """Of all tenants (`catalog.knowledge.Knowledge`)."""
+
+    async def of(self, tenant: str) -> Written:
+        """What the tenant has: the same object as long as nothing has changed. Raises StorageUnavailable."""
+
+    def cached(self, tenant: str) -> Written:
+        """As `of`, without waiting."""

@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import anyio
 import anyio.abc
 
-from app.domain import BackendSpec, Guide, Limits, Member, Principal, Selection
-from app.errors import BackendUnavailable, GatewayError
+from app.domain import BackendSpec, Limits, Member, Principal, Selection
+from app.errors import BackendUnavailable, GatewayError, RateLimited
+from app.limit_reached import FIXED, LimitReached
 from app.limits.loop_shares import LoopShares
 from app.links.era import Era
-from app.links.source import LinkLease
+from app.links.source import LinkLease, Writings, Written
 from app.links.toolset_link import Front, Seat, ToolsetLink
 from app.metrics import Metrics
-from app.protocol.recipes.recipe import Recipe
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.member_tools import MemberTools
@@ -33,6 +33,7 @@ from app.single_flight import SingleFlight
 
 MAX_LISTINGS = 1000  # kept; the oldest is forgotten
 MAX_LISTED_BYTES = 256 << 20  # of all lists that are kept and their indexes, but for the newest
+MAX_LISTED_OF_TENANT = 224  # MiB of what its open sessions show: each toolset has lists of its own
 EVERYTHING = ""  # in place of a toolset's name: all that the tenant's backends offer
 EVERYTHING_S = 30.0  # how long that is kept after a search
 MAX_ERAS = 10_000  # backends
@@ -66,26 +67,6 @@ class Offers(Protocol):
 
     def doubt(self, key: Key) -> None:
         """The backend says that it offers something else now."""
-
-
-class Written(Protocol):
-    """What administrators of a tenant have written."""
-
-    @property
-    def guides(self) -> Sequence[Guide]: ...
-
-    @property
-    def recipes(self) -> Sequence[Recipe]: ...
-
-
-class Writings(Protocol):
-    """Of all tenants (`catalog.knowledge.Knowledge`)."""
-
-    async def of(self, tenant: str) -> Written:
-        """What the tenant has: the same object as long as nothing has changed. Raises StorageUnavailable."""
-
-    def cached(self, tenant: str) -> Written:
-        """As `of`, without waiting."""
 
 
 class Plan(NamedTuple):
@@ -122,6 +103,7 @@ class Toolsets:
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
         self._listings: dict[Key, Kept] = {}
         self._listed_bytes = 0
+        self._in_use: WeakKeyDictionary[ToolsetListing, tuple[str, int]] = WeakKeyDictionary()  # its tenant, and size
         self._tools: WeakValueDictionary[tuple[str, str, str | None], MemberTools] = WeakValueDictionary()
         self._making = SingleFlight[Key]()
         self._to_index: dict[Key, tuple[BackendSpec, ToolsetListing]] = {}
@@ -136,6 +118,7 @@ class Toolsets:
 
         Raises:
             BackendUnavailable: it is one backend, and did not say what it offers.
+            RateLimited: the tenant's sessions show too much already.
             StorageUnavailable: the database does not answer.
         """
         members = members_of(spec)
@@ -143,6 +126,7 @@ class Toolsets:
         listing = await self.listing(spec, is_searched=search.terms is not None)
         if spec.toolset is None and listing.members[0].offer is None:
             raise BackendUnavailable(self.problem(spec.key) or "the backend has not said what it offers")
+        self._require_room(spec.tenant, listing)
         keys = tuple((spec.tenant, member.backend) for member in members)
         seats = [
             Seat(
@@ -223,6 +207,7 @@ class Toolsets:
                 if is_searched:
                     await self._shares.in_pieces(key[0], listing.indexing())
                 if plan_now().is_of(plan):
+                    self._has_room(key[0], listing)  # whoever only looks at it is not refused
                     self._keep(key, plan, listing)
                     return listing
 
@@ -249,12 +234,36 @@ class Toolsets:
         kept = self._listings.get(key)
         return kept.listing if kept is not None and kept.plan.is_of(plan) else None
 
+    def _require_room(self, tenant: str, listing: ToolsetListing) -> None:
+        """Raises RateLimited: the tenant's sessions show so much that they may not show this besides."""
+        if self._has_room(tenant, listing):
+            return
+        self._metrics.rate_limited.labels("toolset_lists").inc()
+        used = self._used_beside(tenant, listing) >> 20
+        words = f"open sessions of the tenant {tenant} have lists of tools with {used} MiB on this node"
+        reached = LimitReached("toolset_lists", "tenant", MAX_LISTED_OF_TENANT, used, FIXED)
+        raise RateLimited("toolset_lists", words, retry_after_s=60.0, reached=reached)
+
+    def _has_room(self, tenant: str, listing: ToolsetListing) -> bool:
+        """Whether there is room for this beside the tenant's other lists; those that no session shows make room."""
+        room = (MAX_LISTED_OF_TENANT << 20) - listing.size
+        if self._used_beside(tenant, listing) <= room:
+            return True
+        for key in [each for each, kept in self._listings.items() if each[0] == tenant and kept.listing is not listing]:
+            self._forget(key)
+        return self._used_beside(tenant, listing) <= max(0, room)
+
+    def _used_beside(self, tenant: str, listing: ToolsetListing) -> int:
+        """Bytes of the tenant's other lists, for as long as anything refers to them."""
+        return sum(size for each, (of, size) in list(self._in_use.items()) if of == tenant and each is not listing)
+
     def _keep(self, key: Key, plan: Plan, listing: ToolsetListing) -> None:
         for each in listing.members:
             if each.tools is not None:
                 self._tools[key[0], each.name, each.prefix] = each.tools
         self._forget(key)
         self._listings[key] = kept = Kept(plan, listing, listing.size)
+        self._in_use[listing] = key[0], kept.size
         self._listed_bytes += kept.size
         while len(self._listings) > MAX_LISTINGS or (self._listed_bytes > MAX_LISTED_BYTES and len(self._listings) > 1):
             self._forget(next(iter(self._listings)))

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from app.admin.schemas.recipes import RecipeBody
-from app.protocol.recipes.checking import problems_of
+from app.protocol.recipes.checking import checking
 from app.protocol.recipes.run import AskUser, CallTool, Next, Over, Run
+from app.search.work import finished
 
 PAGE = (Path(__file__).parents[2] / "docs/guides-and-recipes.md").read_text()
 RECIPE = RecipeBody.model_validate_json(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0]).value(datetime.now(UTC))
@@ -28,7 +29,7 @@ def called(then: list[Next]) -> tuple[str, Any]:
 
 
 def test_the_recipe_has_no_problem() -> None:
-    assert list(problems_of(RECIPE, lambda tool: {"type": "object"})) == []
+    assert finished(checking(RECIPE, lambda tool: {"type": "object"})) == []
 
 
 @pytest.mark.parametrize(("total", "step"), [(50, "pay"), (80, "pay_much")])

@@ -1,5 +1,6 @@
 """Toolsets: what is kept of them has limits."""
 
+from dataclasses import replace
 from typing import Literal
 
 import anyio
@@ -7,6 +8,7 @@ import pytest
 
 from app.catalog.knowledge import NOTHING
 from app.domain import BackendSpec, Member, Toolset
+from app.errors import RateLimited
 from app.limits.loop_shares import LoopShares
 from app.links import toolsets as module
 from app.links.toolsets import Toolsets
@@ -192,3 +194,19 @@ async def test_open_sessions_are_searched_by_what_was_read_until_the_change_is_i
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
     assert [hit.id for hit in link.listing.index.search("fly")] == ["fly"]
+
+
+async def test_what_sessions_of_a_tenant_show_has_a_limit(toolsets, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LISTED_OF_TENANT", 0)
+    async with anyio.create_task_group() as tasks:
+        held = await toolsets.lease(of("a"), None, None, tasks)
+        same = await toolsets.lease(of("a"), None, None, tasks)
+        with pytest.raises(RateLimited) as refused:
+            await toolsets.lease(of("b"), None, None, tasks)
+        assert refused.value.limit == "toolset_lists"
+        assert await toolsets.listing(of("b"))  # whoever only looks at it is not refused
+        other = await toolsets.lease(replace(of("b"), tenant="zenith"), None, None, tasks)
+        assert (held.listing is same.listing, held.listing is other.listing) == (True, False)
+        held.release("closed")
+        same.release("closed")
+        assert await toolsets.lease(of("b"), None, None, tasks)  # what no session shows makes room

@@ -9,6 +9,8 @@ DECIDING = ("tests/catalog/test_deciding.py",)
 JUDGING = ("tests/catalog/test_judging.py",)
 PATTERNS = ("tests/search/test_patterns.py",)
 RUNS = ("tests/protocol/toolset/test_recipe_runs.py",)
+URIS = ("tests/search/test_uri_templates.py",)
+LINKED = ("tests/links/test_toolsets.py",)
 STORED = ("tests/storage/tools/test_toolsets.py",)
 
 FAULTS_OF_TOOLSETS = (
@@ -32,6 +34,55 @@ FAULTS_OF_TOOLSETS = (
         "return call if call is not None and call.member == member else None",
         "return call",
         FAN_OUT,
+    ),
+    Fault(
+        "a URI is compared with as many templates as a tenant has",
+        "app/search/uri_templates.py",
+        "if len(self._templates) >= MAX_TEMPLATES:",
+        "if False:",
+        URIS,
+    ),
+    Fault(
+        "a template with many variables is compared with every URI",
+        "app/search/uri_templates.py",
+        "if 0 < len(variables) <= MAX_VARIABLES:",
+        "if variables:",
+        URIS,
+    ),
+    Fault(
+        "a URI of MiB is compared with every template",
+        "app/search/uri_templates.py",
+        "if len(uri) > MAX_URI:",
+        "if False:",
+        URIS,
+    ),
+    Fault(
+        "a tenant's sessions show lists without end",
+        "app/links/toolsets.py",
+        "self._require_room(spec.tenant, listing)\n",
+        "pass\n",
+        LINKED,
+    ),
+    Fault(
+        "a toolset whose lists nobody shows any more keeps others from opening",
+        "app/links/toolsets.py",
+        "if each[0] == tenant and kept.listing is not listing]",
+        "if False]",
+        LINKED,
+    ),
+    Fault(
+        "a session that is over keeps the lists that it showed",
+        "app/links/toolset_link.py",
+        "self._fan_out.listing = self.listing.emptied()",
+        "pass",
+        LINKED,
+    ),
+    Fault(
+        "a recipe is checked without a pause",
+        "app/protocol/recipes/checking.py",
+        "if each is None:\n            yield\n",
+        "if each is None:\n",
+        ("tests/admin/resources/tools/test_recipes.py",),
     ),
     Fault(
         "a member asks without end",

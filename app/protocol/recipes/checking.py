@@ -1,15 +1,20 @@
-"""Whether a recipe can work: against what its toolset shows now."""
+"""Whether a recipe can work: against what its toolset shows now. To read an expression may take milliseconds, and a
+recipe may have hundreds of them: so it is checked in pieces."""
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.protocol.recipes.expressions import BadExpression, expressions_in, paths_in
 from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_STEPS, STEP_ID, Method, Recipe, Step
+from app.search.work import Work
 
 MAX_EXPRESSIONS = 200
 OF_A_STEP = ("result", "text", "answer", "skipped")  # what later steps see of it
 _FIELDS = frozenset({"string", "number", "integer", "boolean", "array"})  # of a form
+
+SchemaOf = Callable[[str], "dict[str, Any] | str"]
 
 _is_id = re.compile(STEP_ID).search
 
@@ -31,8 +36,22 @@ class Seen(NamedTuple):
     asked: str | None = None
 
 
-def problems_of(recipe: Recipe, schema_of: Callable[[str], dict[str, Any] | str]) -> Iterator[Problem]:
-    """What is wrong with it. `schema_of` gives the input schema of a tool that is shown, or says why there is none."""
+def checking(recipe: Recipe, schema_of: SchemaOf, most: int | None = None) -> Work[list[Problem]]:
+    """What is wrong with it, up to so many. `schema_of` gives the input schema of a tool that is shown, or says why
+    there is none. In pieces: of one expression, or one schema."""
+    found = list[Problem]()
+    for each in _checks(recipe, lru_cache(maxsize=1)(schema_of)):
+        if each is None:
+            yield
+            continue
+        found.append(each)
+        if len(found) == most:
+            break
+    return found
+
+
+def _checks(recipe: Recipe, schema_of: SchemaOf) -> Iterator[Problem | None]:
+    """None: a piece is done."""
     method = recipe.method
     ids = [step.id for step in method.steps]
     yield from _too_many(method)
@@ -47,8 +66,7 @@ def problems_of(recipe: Recipe, schema_of: Callable[[str], dict[str, Any] | str]
             where = f"steps/{number}" + (f"/{place}" if len(group) > 1 else "")
             yield from _problems_of_step(step, where, seen, schema_of)
         done += tuple(step.id for step in group)
-    for words in _of_template(method.output, Seen(inputs, done, frozenset(ids))):
-        yield Problem("output", f"output: {words}")
+    yield from _of_template(method.output, Seen(inputs, done, frozenset(ids)), "output", "output")
 
 
 def _too_many(method: Method) -> Iterator[Problem]:
@@ -64,26 +82,23 @@ def _too_many(method: Method) -> Iterator[Problem]:
         yield Problem("steps", f"a recipe has at most {MAX_EXPRESSIONS} expressions; this one has {expressions}")
 
 
-def _problems_of_step(
-    step: Step, where: str, seen: Seen, schema_of: Callable[[str], dict[str, Any] | str]
-) -> Iterator[Problem]:
+def _problems_of_step(step: Step, where: str, seen: Seen, schema_of: SchemaOf) -> Iterator[Problem | None]:
     name = f"step {step.id[:50]}"
     if not _is_id(step.id):
         words = "an id begins with a letter or `_` and has up to 32 letters, digits and `_`"
         yield Problem(f"{where}/id", f"{name}: {words}")
     schema = schema_of(step.tool)
+    yield None
     if isinstance(schema, str):
         yield Problem(f"{where}/tool", f"{name}: {schema}")
     else:
         for words in _of_arguments(step.arguments, schema):
             yield Problem(f"{where}/arguments", f"{name}: {words}")
-    for words in _of_template(step.arguments, seen._replace(asked=None if step.question is None else step.id)):
-        yield Problem(f"{where}/arguments", f"{name}: {words}")
-    for words in _of_template(step.condition, seen):
-        yield Problem(f"{where}/condition", f"{name}: {words}")
+    asked = None if step.question is None else step.id
+    yield from _of_template(step.arguments, seen._replace(asked=asked), f"{where}/arguments", name)
+    yield from _of_template(step.condition, seen, f"{where}/condition", name)
     if step.question is not None:
-        for words in _of_template(step.question.message, seen):
-            yield Problem(f"{where}/question/message", f"{name}: {words}")
+        yield from _of_template(step.question.message, seen, f"{where}/question/message", name)
         for words in _of_form(step.question.requested_schema):
             yield Problem(f"{where}/question/requested_schema", f"{name}: {words}")
 
@@ -108,15 +123,16 @@ def _is_closed(schema: dict[str, Any]) -> bool:
     return not opens and (more is None or more is False)
 
 
-def _of_template(template: Any, seen: Seen) -> Iterator[str]:
+def _of_template(template: Any, seen: Seen, where: str, name: str) -> Iterator[Problem | None]:
     try:
         for expression in expressions_in(template):
             for path in paths_in(expression):
                 words = _of_path(path, seen)
                 if words is not None:
-                    yield words
+                    yield Problem(where, f"{name}: {words}")
+            yield None
     except BadExpression as error:
-        yield str(error)
+        yield Problem(where, f"{name}: {error}")
 
 
 def _of_path(path: tuple[str, ...], seen: Seen) -> str | None:

@@ -1,6 +1,5 @@
 """ToolsetListing: what a toolset shows of its members, and which member has what. Made anew when something changes."""
 
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -20,13 +19,13 @@ from app.protocol.toolset.own import NAME, Own
 from app.search.documents import MAX_DESCRIPTION, Definition, Document
 from app.search.index import MAX_DOCUMENTS, ToolIndex
 from app.search.reading import Reading
+from app.search.uri_templates import UriTemplates
 from app.search.work import Work, finished
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
 MAX_VARIANTS = 8  # of what its tools are listed as: sessions of one toolset have one or two
 MAX_PROBLEMS = 20  # that are told
-_VARIABLES = re.compile(r"(?:\{[^{}]*\})+")
-_is_wide = re.compile(r"\{[^A-Za-z0-9_%]").search
+ITEM_BYTES = 600  # what Python needs for each besides its text
 FEW_TOOLS = 100  # with so many an index is made as soon as it is asked for: in 4 ms
 
 
@@ -92,6 +91,7 @@ class ToolsetListing:
         self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
         self._uris_of_withheld = set[str]()
         self._templates: dict[str, int] = {}
+        self._matching = UriTemplates()
         self._definitions: dict[str, bytes] = {}
         self._index: ToolIndex | None = None
         self._earlier = None if before is None else before.ready_index
@@ -107,6 +107,10 @@ class ToolsetListing:
         changed = list(self.members)
         changed[member] = changed[member]._replace(offer=known.offer, withheld=known.withheld)
         return ToolsetListing.making(changed, self.own, self)
+
+    def emptied(self) -> "ToolsetListing":
+        """Of the same members, of which nothing is known."""
+        return ToolsetListing([Shown(each.name, None, each.prefix, each.selection) for each in self.members])
 
     # --- for clients
 
@@ -129,9 +133,9 @@ class ToolsetListing:
 
     @property
     def size(self) -> int:
-        """Bytes of its lists, each item once alone and once in a result, and of its index."""
+        """Bytes of its lists, each item once alone and once in a result, and of its index, about."""
         index = 0 if self._index is None else self._index.size
-        return index + 2 * sum(sum(map(len, items)) for items in self._items.values())
+        return index + sum(ITEM_BYTES * len(items) + 2 * sum(map(len, items)) for items in self._items.values())
 
     @property
     def tools(self) -> list[str]:
@@ -237,7 +241,7 @@ class ToolsetListing:
         found = self._uris.get(uri, self._uris_of_apps.get(uri, self._templates.get(uri)))
         if found is not None:
             return found
-        return next((member for template, member in self._templates.items() if matches(template, uri)), None)
+        return self._matching.member_of(uri)
 
     def member_of_reference(self, uri: str) -> int | None:
         """The member that lists exactly this resource or template."""
@@ -324,6 +328,8 @@ class ToolsetListing:
             if uri not in taken:
                 taken[uri] = index
                 items.append(bytes(item))
+                if method == TEMPLATES:
+                    self._matching.add(uri, index)
             elif taken[uri] != index:
                 words = f"{self._name(index)}: {uri} is hidden: {self._name(taken[uri])} has it too"
                 _note(self.hidden, words)
@@ -372,25 +378,3 @@ def _hints_of(definition: bytes) -> dict[str, Any]:
 def _note(problems: list[str], words: str) -> None:
     if len(problems) < MAX_PROBLEMS:
         problems.append(words[:300])
-
-
-def matches(template: str, uri: str) -> bool:
-    """Whether a URI template of RFC 6570 may have made this URI: its literal parts are there, in order, and between
-    them anything that fits (`{id}` is within one segment, `{+path}`, `{/path}` and the like may have several). Takes
-    time in proportion to the lengths, whatever the template."""
-    literals, variables = _VARIABLES.split(template), _VARIABLES.findall(template)
-    if not variables:
-        return template == uri
-    position, end = len(literals[0]), len(uri) - len(literals[-1])
-    if position > end or not uri.startswith(literals[0]) or not uri.endswith(literals[-1]):
-        return False
-    for variable, literal in zip(variables, literals[1:-1], strict=False):
-        found = uri.find(literal, position, end)
-        if found < 0 or not _fits(variable, uri[position:found]):
-            return False
-        position = found + len(literal)
-    return _fits(variables[-1], uri[position:end])
-
-
-def _fits(variable: str, text: str) -> bool:
-    return "/" not in text or _is_wide(variable) is not None

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.protocol.recipes.checking import problems_of
+from app.protocol.recipes.checking import checking
 from app.protocol.recipes.recipe import MAX_AT_ONCE, Recipe
+from app.search.work import finished
 from tests.protocol.recipes.dishes import question, recipe, step
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -21,7 +22,7 @@ def schema_of(tool: str) -> dict[str, Any] | str:
 
 
 def words(made: Recipe) -> list[str]:
-    return [each.words for each in problems_of(made, schema_of)]
+    return [each.words for each in finished(checking(made, schema_of))]
 
 
 def test_what_can_work_has_no_problem():
@@ -99,7 +100,7 @@ def test_a_problem_names_its_step(groups, expected):
 
 def test_a_problem_says_where_it_is():
     made = recipe(step("a", "any"), (step("b", "any"), step("c", "say")), output="steps.d", schema=NAMED)
-    assert [each.where for each in problems_of(made, schema_of)] == ["steps/1/1/arguments", "output"]
+    assert [each.where for each in finished(checking(made, schema_of))] == ["steps/1/1/arguments", "output"]
 
 
 def test_templates_that_are_nested_too_deeply_are_a_problem():

@@ -1,10 +1,6 @@
 """What a toolset shows, and which member has what."""
 
-import time
-
-import pytest
-
-from app.protocol.toolset.listing import Place, ToolsetListing, Withheld, matches
+from app.protocol.toolset.listing import Place, ToolsetListing, Withheld
 from app.protocol.toolset.offer import Known
 from app.search.work import finished
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
@@ -81,36 +77,6 @@ def test_items_that_cannot_be_named_are_left_out():
     listing = ToolsetListing([shown("red", made)])
     assert listing.tools == ["red_say"]
     assert len(decoded(listing.result("resources/list"))["resources"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("template", "uri", "does"),
-    [
-        ("file:///{name}", "file:///a.txt", True),
-        ("file:///{name}", "file:///a/b.txt", False),
-        ("file:///{+path}", "file:///a/b.txt", True),
-        ("db://{table}/rows/{id}", "db://users/rows/7", True),
-        ("db://{table}/rows/{id}", "db://users/cols/7", False),
-        ("db://{table}{?limit,offset}", "db://users?limit=3", True),
-        ("x://{a}{b}", "x://yz", True),
-        ("x://{a}.json", "x://.json", True),
-        ("x://{a}.json", "x://jso", False),
-        ("x://fixed", "x://fixed", True),
-        ("x://fixed", "x://fixed2", False),
-        ("x://{unclosed", "x://{unclosed", True),
-        ("", "", True),
-    ],
-)
-def test_a_template_matches_what_it_may_have_made(template, uri, does):
-    assert matches(template, uri) is does
-
-
-def test_no_template_takes_long():
-    template, uri = "x://" + "{+a}a" * 20_000 + "b", "x://" + "a" * 100_000
-    began_at = time.process_time()
-    assert not matches(template, uri)
-    assert matches("x://" + "{+a}a" * 20_000, uri)
-    assert time.process_time() - began_at < 5
 
 
 def test_a_changed_offer_makes_another_listing():

@@ -16,7 +16,7 @@ from app.admin.schemas.recipes import CheckedRecipe, RecipeAnswer, RecipeBody, R
 from app.domain import is_name
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.http.problems import responses
-from app.protocol.recipes.checking import Problem, problems_of
+from app.protocol.recipes.checking import Problem, checking
 from app.protocol.recipes.recipe import Recipe
 
 router = ResourceRouter(tags=["recipes"])
@@ -103,7 +103,7 @@ async def _require_sound(access: Access, recipe: Recipe, *, is_new: bool = False
     listing = await access.admin.offered.listing(spec)
     if is_new and recipe.name in listing.tools and recipe.name not in listing.own.recipes:
         raise Conflict(f"the toolset shows a tool of the name {recipe.name}")
-    for problem in problems_of(recipe, listing.schema):
+    for problem in await access.admin.shares.in_pieces(access.tenant, checking(recipe, listing.schema, most=1)):
         raise InvalidRequest(problem.words, field=problem.where)
 
 
@@ -111,7 +111,7 @@ async def _problems(access: Access, recipe: Recipe) -> list[Problem]:
     """As far as it is known what the toolset shows. Raises StorageUnavailable."""
     spec = await access.admin.toolsets.get(access.tenant, recipe.toolset)
     listing = await access.admin.offered.listing(spec)
-    return list(problems_of(recipe, listing.schema))
+    return await access.admin.shares.in_pieces(access.tenant, checking(recipe, listing.schema))
 
 
 def _checked(recipe: Recipe, problems: list[Problem]) -> CheckedRecipe:

@@ -18,10 +18,11 @@ from app.domain import BackendSpec, is_name
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.http.dependencies import BASE_URL
 from app.http.problems import responses
-from app.protocol.recipes.checking import problems_of
+from app.protocol.recipes.checking import checking
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.searching import CALL, FIND
+from app.search.work import Work
 
 router = ResourceRouter(tags=["toolsets"])
 
@@ -117,6 +118,7 @@ async def _require_members(access: Access, spec: BackendSpec) -> None:
 async def _shown(access: Access, spec: BackendSpec, request: Request) -> ShownToolset:
     """Raises StorageUnavailable: it is not known what the members offer."""
     listing = await access.admin.offered.listing(spec)
+    odd_recipes = await access.admin.shares.in_pieces(access.tenant, _of_recipes(listing))
     status = [_status(access, each.name, each.offer) for each in listing.members]
     answer = ToolsetAnswer.of(spec)
     return ShownToolset(
@@ -126,14 +128,16 @@ async def _shown(access: Access, spec: BackendSpec, request: Request) -> ShownTo
         shown_guides=[each.name for each in listing.own.guides.values()],
         recipes=list(listing.own.recipes),
         status=status,
-        problems=[*listing.clashes, *listing.hidden, *listing.odd, *_of_recipes(listing)],
+        problems=[*listing.clashes, *listing.hidden, *listing.odd, *odd_recipes],
     )
 
 
-def _of_recipes(listing: ToolsetListing) -> list[str]:
+def _of_recipes(listing: ToolsetListing) -> Work[list[str]]:
     """The first problem of each recipe that cannot work with what is shown now."""
-    found = ((each.name, next(problems_of(each, listing.schema), None)) for each in listing.own.recipes.values())
-    return [f"recipe {name}: {problem.words}" for name, problem in found if problem is not None]
+    told = list[str]()
+    for name, recipe in listing.own.recipes.items():
+        told += [f"recipe {name}: {each.words}" for each in (yield from checking(recipe, listing.schema, most=1))]
+    return told
 
 
 def _status(access: Access, backend: str, offer: Offer | None) -> MemberStatus:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.catalog import knowledge
+from app.search.work import Work
 from tests.protocol.toolset.offers import offer, tool
 
 PATH = "/api/v1/tenants/acme/recipes"
@@ -22,6 +23,24 @@ async def kitchen(rig, monkeypatch):
 
 def body(*steps: Any, **members: Any) -> dict[str, Any]:
     return {"name": "cook", "toolset": "all", "steps": list(steps or (SAID,)), **members}
+
+
+@pytest.fixture
+def pieces(kitchen, monkeypatch):
+    """How many pieces there were of each work."""
+    counted = list[int]()
+
+    async def in_pieces(tenant: str, work: Work[Any]) -> Any:
+        counted.append(0)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return done.value
+            counted[-1] += 1
+
+    monkeypatch.setattr(kitchen.admin.shares, "in_pieces", in_pieces)
+    return counted
 
 
 SAID: dict[str, Any] = {"id": "a", "tool": "echo_say", "arguments": {"text": "'x'"}}
@@ -183,3 +202,16 @@ async def test_a_patch_leaves_the_nulls_of_a_schema_that_it_does_not_name(kitche
         "type": ["string", "null"], "default": None, "description": "What",
     }  # fmt: skip
     assert changed["output"] == {"nothing": None, "said": "'x'"}
+
+
+async def test_a_recipe_is_checked_in_pieces_of_one_expression_or_schema(kitchen, pieces):
+    steps = [{**SAID, "id": f"s{number}", "condition": f"input.a{number}"} for number in range(20)]
+    anything = {"type": "object", "additionalProperties": True}
+    assert (await kitchen.ask("POST", PATH, body(*steps, input_schema=anything))).status_code == 201
+    assert (await kitchen.ask("GET", PATH + "/cook")).json()["problems"] == []
+    assert pieces == [3 * 20] * 2
+    await kitchen.ask("GET", "/api/v1/tenants/acme/toolsets/all")
+    assert pieces[2] > 3 * 20
+    kitchen.offers.known["acme", "echo"] = offer("echo", tools=[tool("shout")])
+    await kitchen.ask("GET", "/api/v1/tenants/acme/toolsets/all")
+    assert pieces[3] == 2  # of each only the first problem is told
