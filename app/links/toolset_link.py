@@ -134,7 +134,7 @@ class ToolsetLink:
         self._listener = None
         for member in self._members:
             member.release(reason)
-        self._fan_out.listing = self.listing.emptied()  # which may have MiB, and a cycle of references keeps this
+        self._fan_out.end()
 
     @property
     def has_process(self) -> bool:

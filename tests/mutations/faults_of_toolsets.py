@@ -72,8 +72,8 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a session that is over keeps the lists that it showed",
-        "app/links/toolset_link.py",
-        "self._fan_out.listing = self.listing.emptied()",
+        "app/protocol/toolset/fan_out.py",
+        "self.listing = self.listing.emptied()",
         "pass",
         LINKED,
     ),

@@ -139,6 +139,9 @@ class FanOut:
         changed = [uri for uri in listing.own.changed(had) if listing.is_own(self._subscribed.get(uri, -1))]
         return [*told, *(ToSession(dump_notification(_UPDATED, {"uri": encoded(uri)})) for uri in changed)]
 
+    def end(self) -> None:
+        self.listing = self.listing.emptied()  # it may have MiB, and a cycle of references keeps this for a while
+
     # --- from the session
 
     def from_session(self, line: bytes) -> list[Out]:
