@@ -145,6 +145,10 @@ class TenantGate:
         self.end_call()
         self.steps -= 1
 
+    def count_replay(self, size: int) -> None:
+        """So many bytes more, or fewer, are kept for clients that resume."""
+        self.replay_bytes += size
+
     def call_sent(self) -> None:
         """Counts a call of an open session in `begun`, until that is closed."""
         self.begun += 1

@@ -21,6 +21,8 @@ class Tenant(Protocol):
 
     replay_bytes: int  # in all of its logs
 
+    def count_replay(self, size: int) -> None: ...
+
 
 class ReplayLog:
     """The events of all streams of a session, oldest first; bounded at MAX_EVENTS, MAX_BYTES, MAX_OF_TENANT and
@@ -85,7 +87,7 @@ class ReplayLog:
 
     def _count(self, size: int) -> None:
         self.bytes += size
-        self._tenant.replay_bytes += size
+        self._tenant.count_replay(size)
 
     def _is_full(self) -> bool:
         most = MAX_BYTES if self._tenant.replay_bytes <= MAX_OF_TENANT else LEAST_BYTES
