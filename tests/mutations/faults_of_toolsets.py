@@ -2,6 +2,7 @@
 
 from tests.mutations.fault import Fault
 
+PAGES = ("tests/protocol/toolset/test_pages.py",)
 FAN_OUT = ("tests/protocol/toolset/test_fan_out.py",)
 LISTING = ("tests/protocol/toolset/test_listing.py",)
 CATALOG = ("tests/catalog/test_catalog.py",)
@@ -14,6 +15,13 @@ LINKED = ("tests/links/test_toolsets.py",)
 STORED = ("tests/storage/tools/test_toolsets.py",)
 
 FAULTS_OF_TOOLSETS = (
+    Fault(
+        "half of an emoji in one tool takes away the list of its server",
+        "app/protocol/toolset/pages.py",
+        "[_standard(item) for item in tolerant.items(bytes(raw))]",
+        "[]",
+        PAGES,
+    ),
     Fault(
         "a tenant's definitions are read by as many threads as it asks for",
         "app/catalog/deciding.py",

@@ -1,10 +1,12 @@
 """Pages: reads one list of a backend page by page. One odd item, or page, does not take away what is beside it."""
 
+import json
 from collections.abc import Iterator
 
 import msgspec
 
-from app.errors import BackendError, GatewayError, InvalidResponse
+from app.errors import BackendError, GatewayError, InvalidResponse, ParseError
+from app.protocol import tolerant
 from app.protocol.jsonrpc import ABSENT, METHOD_NOT_FOUND, Params, Response, code_of, members_of, string_of
 from app.protocol.toolset.offer import KEYS, LISTS, MAX_ITEMS, Offer
 
@@ -55,9 +57,9 @@ class Pages:
         try:
             if bytes(answer.value)[:1] != b"{":
                 return self._give_up(InvalidResponse(f"the answer to `{self.method}` is no object"))
-            found = [] if bytes(raw) in (b"", b"null") else _decode_items(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._give_up(InvalidResponse(f"the answer to `{self.method}` has no list"))
+            found = [] if bytes(raw) in (b"", b"null") else _items(raw)
+        except (msgspec.ValidationError, ParseError):
+            return self._give_up(InvalidResponse(f"the answer to `{self.method}` has no list that can be read"))
         has_news = self._add(found)
         return self._goes_on(members.get("nextCursor", ABSENT), has_news=has_news)
 
@@ -113,3 +115,21 @@ class Pages:
     def _note(self, words: str) -> None:
         if words not in self.notes and len(self.notes) < 10:
             self.notes.append(words)
+
+
+def _items(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """Raises ValidationError: it is no array; ParseError: it is no JSON, or too much that has to be read slowly."""
+    try:
+        return _decode_items(raw)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return [_standard(item) for item in tolerant.items(bytes(raw))]
+
+
+def _standard(item: bytes) -> msgspec.Raw:
+    """The item as everybody can read it, with a replacement for half of an emoji; `null` if there is no such."""
+    try:
+        return msgspec.Raw(json.dumps(json.loads(item), ensure_ascii=False, allow_nan=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return msgspec.Raw(b"null")

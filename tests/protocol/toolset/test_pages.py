@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.errors import InvalidResponse
@@ -28,6 +29,21 @@ def test_a_resource_is_told_from_others_by_its_uri() -> None:
     listed = [{"uri": "a://1", "name": "x"}, {"uri": "a://2", "name": "x"}]
     assert not pages.take(Response(b"1", "result", encoded({"resources": listed})))
     assert len(pages.items) == 2
+
+
+def test_an_item_that_breaks_the_json_of_its_list_takes_away_no_other() -> None:
+    """Half of an emoji, as a JavaScript server writes that cuts a description; an item with endless levels."""
+    pages = Pages("tools/list")
+    deep = b'{"name":"deep","x":%b1%b}' % (b"[" * 2000, b"]" * 2000)
+    cut, huge = rb'{"name":"cut","description":"x \ud83d"}', b'{"name":"huge","x":1e999}'
+    listed = b'{"tools":[{"name":"ok"},%b,%b,%b]}' % (cut, deep, huge)
+    assert not pages.take(Response(b"1", "result", msgspec.Raw(listed)))
+    assert [msgspec.json.decode(each) for each in pages.items] == [
+        {"name": "ok"},
+        {"name": "cut", "description": "x ?"},
+    ]
+    assert pages.notes == ["2 entries are left out: no object with a `name`"]
+    assert pages.failure is None
 
 
 def test_a_list_is_bounded_in_pages_and_entries() -> None:
