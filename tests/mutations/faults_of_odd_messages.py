@@ -132,8 +132,8 @@ FAULTS_OF_ODD_MESSAGES = (
     Fault(
         "a list that is null takes its server away",
         "app/protocol/toolset/pages.py",
-        'found = [] if bytes(raw) in (b"", b"null") else _decode_items(raw)',
-        "found = _decode_items(raw)",
+        'found = [] if bytes(raw) in (b"", b"null") else _items(raw)',
+        "found = _items(raw)",
         ("tests/links/test_toolset_member_lists.py",),
     ),
     Fault(
