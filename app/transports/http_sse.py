@@ -71,6 +71,7 @@ class HttpSse:
         message = parsed(request, body, self._shares)
         if isinstance(message, list):
             raise InvalidMessage("HTTP+SSE has no batches")
+        await turn_for(request, body, self._shares)
         if isinstance(message, Request):
             await self._request(request, session, message)
         elif isinstance(message, Notification):

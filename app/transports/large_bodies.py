@@ -24,6 +24,8 @@ def parsed(request: McpRequest, body: bytes, shares: LoopShares) -> Message | li
 
 
 async def read_in_turn(request: McpRequest, body: bytes, shares: LoopShares) -> Message | list[Message]:
-    """Both."""
+    """Both. Whoever handles the message reads it again: that has a turn of its own."""
     await turn_for(request, body, shares)
-    return parsed(request, body, shares)
+    message = parsed(request, body, shares)
+    await turn_for(request, body, shares)
+    return message

@@ -442,6 +442,13 @@ FAULTS_OF_LIMITS = (
         LOOP_SHARES,
     ),
     Fault(
+        "a large body is handled in the turn in which it was read",
+        "app/transports/large_bodies.py",
+        "    await turn_for(request, body, shares)\n    return message\n",
+        "    return message\n",
+        ("tests/transports/test_front_shares.py",),
+    ),
+    Fault(
         "requests to the REST API do not wait for a turn",
         "app/admin/route.py",
         "await shares.enter(tenant)",

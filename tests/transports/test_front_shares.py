@@ -48,9 +48,9 @@ async def test_a_large_body_is_read_in_turn_and_charged(
         monkeypatch.setattr(module, "HEAVY_BODY", len(NOTE))
     monkeypatch.setattr(shares, "charge", lambda tenant, seconds: charged.append(tenant))
     assert (await http.ask("POST", MCP, NOTE, mcp_session_id=session)).status == 202
-    assert (turns, charged) == (["acme"], ["acme"])
+    assert (turns, charged) == (["acme"] * 2, ["acme"])  # to be read, and to be handled
     assert (await http.ask("POST", f"/t/acme/echo/messages?sessionId={session}", NOTE)).status == 202
-    assert (turns, charged) == (["acme"] * 2, ["acme"] * 2)
+    assert (turns, charged) == (["acme"] * 4, ["acme"] * 2)
 
 
 async def test_what_was_revoked_during_the_wait_is_refused(
