@@ -292,8 +292,8 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "a large body of HTTP+SSE is read out of turn",
         "app/transports/http_sse.py",
-        "        await turn_for(request, body, self._shares)\n",
-        "",
+        "        await turn_for(request, body, self._shares)\n        session",
+        "        session",
         ("tests/transports/test_front_shares.py",),
     ),
     Fault(
