@@ -226,7 +226,9 @@ def test_the_user_of_these_tests_is_known_inside():
 
 
 def test_nothing_is_left_when_it_is_killed(inside):
-    command = inside.bare("sh", "-c", "echo started; sleep 1000")
+    # Until its first process waits, bubblewrap is not bound to its parent yet: it starts the program before.
+    waits = "until grep -q '^State:.S' /proc/1/status; do :; done"
+    command = inside.bare("sh", "-c", f"{waits}; echo started; sleep 1000")
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"started\n"

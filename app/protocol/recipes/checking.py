@@ -3,9 +3,9 @@ recipe may have hundreds of them: so it is checked in pieces."""
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
+from app.memo import memo
 from app.protocol.recipes.expressions import BadExpression, expressions_in, paths_in
 from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_STEPS, STEP_ID, Method, Recipe, Step
 from app.search.work import Work
@@ -40,7 +40,7 @@ def checking(recipe: Recipe, schema_of: SchemaOf, most: int | None = None) -> Wo
     """What is wrong with it, up to so many. `schema_of` gives the input schema of a tool that is shown, or says why
     there is none. In pieces: of one expression, or one schema."""
     found = list[Problem]()
-    for each in _checks(recipe, lru_cache(maxsize=1)(schema_of)):
+    for each in _checks(recipe, memo(1)(schema_of)):
         if each is None:
             yield
             continue
