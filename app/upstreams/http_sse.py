@@ -5,13 +5,13 @@ import asyncio
 
 from app.auth.outbound import MAX_URL
 from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
-from app.protocol.jsonrpc import Message, Request
+from app.protocol.jsonrpc import Message, Request, Response, dump_response
 from app.upstreams.calls import Call
 from app.upstreams.channel import Channel, Exchanged, StreamCut
 from app.upstreams.events import EventReader, ServerEvent
 from app.upstreams.requests import GET, POST
 from app.upstreams.statuses import Body, failure, target_on
-from app.upstreams.wire import ACCEPT_S, SessionLost, Side
+from app.upstreams.wire import ACCEPT_S, SessionLost, Side, refusal_in
 
 ENDPOINT_S = 30.0
 CUT = "the server has ended its event stream"
@@ -23,14 +23,21 @@ class OldStream:
     def __init__(self, channel: Channel, side: Side) -> None:
         self._channel, self._side = channel, side
         self._target: asyncio.Future[str] | None = None  # where to post
+        self.is_offered = True  # False once the server has answered like one that knows no such stream
 
     async def call(self, call: Call, request: Request, line: bytes) -> None:
-        """As Wire.call: the answer comes on the stream."""
-        await self.post(request, line)
+        """As Wire.call: the answer comes on the stream, unless the request is refused with it."""
+        refusal = await self._post(line)
+        if refusal is not None:
+            self._side.calls.received(dump_response(call.id, refusal), call)
         await call.answered.wait()
 
     async def post(self, message: Message, line: bytes) -> None:
         """As Wire.post."""
+        await self._post(line)
+
+    async def _post(self, line: bytes) -> Response | None:
+        """Returns the error of JSON-RPC with which the server has refused the message."""
         target = await self._endpoint()
         try:
             async with (
@@ -39,9 +46,11 @@ class OldStream:
             ):
                 if exchanged.answer.status in (404, 410):
                     raise SessionLost(f"the server does not know the session any more (HTTP {exchanged.answer.status})")
-                if not exchanged.answer.is_good:
-                    raise failure(exchanged.answer, self._channel.host)
+                refusal = await refusal_in(exchanged)
+                if not exchanged.answer.is_good and (refusal is None or exchanged.answer.status in (401, 403)):
+                    raise failure(exchanged.answer, self._channel.host, refusal)
                 await exchanged.finish()
+                return refusal
         except TimeoutError:
             raise BackendTimeout(f"{self._channel.host} did not accept a message within {ACCEPT_S:.0f} s") from None
 
@@ -92,6 +101,7 @@ class OldStream:
         async with self._channel.request("GET", GET) as exchanged:
             answer = exchanged.answer
             if not answer.is_good or answer.body is not Body.EVENTS:
+                self.is_offered = not answer.is_good and not answer.may_be_older
                 raise failure(answer, self._channel.host)
             await self._pass_on(exchanged, target)
 

@@ -178,8 +178,13 @@ class UpstreamLink:
             if self.spec.transport != "auto":
                 raise older.failure from None
             log.info("A server does not speak Streamable HTTP: HTTP+SSE is tried", extra=self._fields)
-            self._wire = OldStream(self._channel, self._side)
-            await self._wire.call(call, request, line)
+            self._wire = stream = OldStream(self._channel, self._side)
+            try:
+                await stream.call(call, request, line)
+            except GatewayError:
+                if stream.is_offered:
+                    raise
+                raise older.failure from None
 
     def _failed(self, call: Call, error: GatewayError) -> None:
         if call.method == "initialize" and not self.has_worked:

@@ -8,9 +8,10 @@ from urllib.parse import urljoin, urlsplit
 from app.auth.outbound import MAX_URL, OutboundUrl, UrlRefused, parse_url
 from app.errors import BackendBusy, BackendError, InvalidResponse, UpstreamFailed, UpstreamRefused
 from app.protocol.headers import EVENTS, is_json
+from app.protocol.jsonrpc import ABSENT, Response, members_of, string_of
 
 MAX_RETRY_AFTER_S = 60.0
-_MAX_SHOWN, _MAX_SHOWN_URL = 80, 200
+_MAX_SHOWN, _MAX_SHOWN_URL, _MAX_SHOWN_WORDS = 80, 200, 200
 _NO_TRANSPORT = frozenset({400, 404, 405, 406, 415, 501})
 
 
@@ -83,12 +84,12 @@ class Answer:
         return min(max(seconds, 1.0), MAX_RETRY_AFTER_S)
 
 
-def failure(answer: Answer, host: str) -> BackendError:
-    """The error for who has made a request that was answered so."""
+def failure(answer: Answer, host: str, refusal: Response | None = None) -> BackendError:
+    """The error for who has made a request that was answered so; `refusal`: the error of JSON-RPC in the body."""
     status = answer.status
     if status in (401, 403):
         return UpstreamRefused(
-            f"{host} answered HTTP {status}: it does not accept the `headers` of this backend",
+            f"{host} answered HTTP {status}: it does not accept the `headers` of this backend{_said(refusal)}",
             hint="An administrator can give the backend other `headers`.",
         )
     if status == 429:
@@ -106,6 +107,12 @@ def failure(answer: Answer, host: str) -> BackendError:
         return InvalidResponse(f"{host} answered {words}, which is neither JSON nor an event stream")
     failed = UpstreamFailed(f"{host} answered HTTP {status}")
     return failed.after_sending() if status >= 500 else failed
+
+
+def _said(refusal: Response | None) -> str:
+    """The server's own words, if they can be shown."""
+    text = "" if refusal is None else string_of(members_of(refusal.value).get("message", ABSENT)) or ""
+    return f" ({text[:_MAX_SHOWN_WORDS]})" if text and text.isprintable() else ""
 
 
 def target_on(url: OutboundUrl, named: bytes) -> str | None:

@@ -5,7 +5,7 @@ import logging
 from contextlib import suppress
 from typing import TypeGuard
 
-from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge
+from app.errors import BackendTimeout, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge, UpstreamRefused
 from app.protocol.eras.sessionless_envelope import CAPABILITIES_KEY, SESSIONLESS, VERSION_KEY, refuses_handshake
 from app.protocol.jsonrpc import (
     METHOD_NOT_FOUND,
@@ -13,6 +13,7 @@ from app.protocol.jsonrpc import (
     Message,
     Request,
     Response,
+    dump_response,
     error_response,
     members_of,
     parse_backend,
@@ -31,7 +32,7 @@ from app.upstreams.requests import (
     session_headers,
 )
 from app.upstreams.statuses import Answer, Body, failure
-from app.upstreams.wire import ACCEPT_S, OlderServer, SessionLost, Side
+from app.upstreams.wire import ACCEPT_S, OlderServer, SessionLost, Side, refusal_in
 
 GOODBYE_S = 3.0
 LISTEN, ACKNOWLEDGED = "subscriptions/listen", b'"notifications/subscriptions/acknowledged"'
@@ -42,6 +43,9 @@ _PROBE = b'{"jsonrpc":"2.0","id":"discover","method":"server/discover","params":
     SESSIONLESS.encode(),
     CAPABILITIES_KEY.encode(),
 )
+
+_PING_ID = b'"still-there"'
+_PING = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % _PING_ID
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +126,16 @@ class Streamable:
         know what it was asked; or it is an error."""
         answer, is_first = exchanged.answer, call.method == "initialize" and not call.is_sessionless
         self._require_session(answer, call)
-        error = failure(answer, self._channel.host)
-        if answer.status in (401, 403):
-            raise error
-        if answer.body is Body.JSON and (refusal := await self._refusal(call, exchanged)) is not None:
-            if is_first and answer.may_be_older and await self._speaks_sessionless_only(refusal):
+        refusal = await refusal_in(exchanged)
+        error = failure(answer, self._channel.host, refusal)
+        if refusal is not None and not isinstance(error, UpstreamRefused):
+            line = dump_response(call.id, refusal)
+            if is_first and answer.may_be_older and await self._speaks_sessionless_only(line):
                 words, data = "the server speaks 2026-07-28 only", {"supported": [SESSIONLESS]}
-                refusal = error_response(call.id, UNSUPPORTED_PROTOCOL_VERSION, words, data)
-            self._side.calls.received(refusal, call)
+                line = error_response(call.id, UNSUPPORTED_PROTOCOL_VERSION, words, data)
+            if answer.status == 400 and refusal.id != call.id and not call.is_sessionless and await self._is_unknown():
+                raise SessionLost(f"{ENDED} (HTTP 400)")
+            self._side.calls.received(line, call)
             return
         if call.method == "server/discover" and answer.may_be_older:
             words = f"{self._channel.host} answered HTTP {answer.status}"
@@ -139,15 +145,18 @@ class Streamable:
             raise OlderServer(error)
         raise error
 
-    async def _refusal(self, call: Call, exchanged: Exchanged) -> bytes | None:
-        """The error of JSON-RPC in the body."""
-        try:
-            body = await exchanged.body(MAX_ERROR_BYTES)
-            message = parse_backend(body)
-        except (StreamCut, ResponseTooLarge, InvalidMessage):
-            return None
-        is_error = isinstance(message, Response) and message.member == "error" and message.id in (call.id, b"null")
-        return body if is_error else None
+    async def _is_unknown(self) -> bool:
+        """Whether the server refuses any request of this session: many answer 400, instead of 404, once it is gone."""
+        if self._session_id is None:
+            return False
+        with suppress(GatewayError, StreamCut, TimeoutError):
+            async with (
+                asyncio.timeout(ACCEPT_S),
+                self._channel.request("POST", [*POST, *self._headers(parse_backend(_PING))], _PING) as exchanged,
+            ):
+                refusal = await refusal_in(exchanged)
+                return exchanged.answer.status in (400, 404) and refusal is not None and refusal.id != _PING_ID
+        return False
 
     async def _speaks_sessionless_only(self, refusal: bytes) -> bool:
         """Whether a server that has refused `initialize`, but not by saying so, answers `server/discover`."""

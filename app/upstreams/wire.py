@@ -3,8 +3,11 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
-from app.protocol.jsonrpc import Message, Request
+from app.errors import InvalidMessage, ResponseTooLarge
+from app.protocol.jsonrpc import Message, Request, Response, parse_backend
 from app.upstreams.calls import Call, Calls
+from app.upstreams.channel import MAX_ERROR_BYTES, Exchanged, StreamCut
+from app.upstreams.statuses import Body
 
 ACCEPT_S = 30.0  # within which a server accepts a message that has no answer
 
@@ -19,6 +22,17 @@ class OlderServer(Exception):
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
         self.failure = failure
+
+
+async def refusal_in(exchanged: Exchanged) -> Response | None:
+    """The error of JSON-RPC with which one message was refused, whatever its id: nothing else can be meant."""
+    if exchanged.answer.is_good or exchanged.answer.body is not Body.JSON:
+        return None
+    try:
+        message = parse_backend(await exchanged.body(MAX_ERROR_BYTES))
+    except (StreamCut, ResponseTooLarge, InvalidMessage):
+        return None
+    return message if isinstance(message, Response) and message.member == "error" else None
 
 
 class Side(NamedTuple):

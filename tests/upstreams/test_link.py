@@ -165,7 +165,7 @@ async def redirect(asked):
 
 
 async def unauthorized(asked):
-    await asked.whole('{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}', 401)
+    await asked.whole('{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"archived"}}', 401)
 
 
 async def broken_json(asked):
@@ -239,7 +239,7 @@ async def too_many(asked):
     [
         (html, InvalidResponse, "text/html"),
         (redirect, InvalidResponse, "names http://169.254.169.254/latest/meta-data: "),
-        (unauthorized, UpstreamRefused, "does not accept the `headers`"),
+        (unauthorized, UpstreamRefused, "does not accept the `headers` of this backend (archived)"),
         (broken_json, InvalidResponse, "no answer to it"),
         (someone_elses, InvalidResponse, "no answer to it"),
         (empty, InvalidResponse, "neither JSON nor an event stream"),
@@ -284,13 +284,30 @@ async def test_an_error_of_json_rpc_is_passed_on_whatever_the_status():
         assert (await heard.answer(7))["error"]["code"] == -32602
 
 
-async def test_an_error_without_an_id_belongs_to_its_call():
+@pytest.mark.parametrize("named", ["null", '"server-error"', "99"])
+async def test_an_error_without_the_id_belongs_to_its_call(named):
     async def answer(asked):
-        await asked.whole('{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}', 400)
+        is_ping = asked.message["method"] == "ping"
+        refusal = f'{{"jsonrpc":"2.0","id":{named},"error":{{"code":-32700,"message":"?"}}}}'
+        await (asked.result({}) if is_ping else asked.whole(refusal, 400))
 
     async with session(answer) as (_, link, heard):
         link.send(CALL)
         assert (await heard.answer(7))["error"]["code"] == -32700
+        assert heard.exits == []
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_session_whose_every_request_is_refused_with_400_has_ended(status):
+    """As by the example of the official TypeScript SDK, once it was restarted. A ping tells: no text is compared."""
+
+    async def answer(asked):
+        words = '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID"}}'
+        await asked.whole(words, 400 if asked.message["method"] == "tools/call" else status)
+
+    async with session(answer) as (_, link, heard):
+        link.send(CALL)
+        assert (await heard.end()).description == "the server has ended the session (HTTP 400)"
 
 
 async def test_a_session_that_the_server_does_not_know_has_ended():
@@ -534,6 +551,45 @@ async def test_a_server_of_2024_is_spoken_to_as_it_wants(transport, endpoint):
         assert "ended its event stream" in (await heard.end()).description
         link.release("done")
     await server.until_quiet()
+
+
+@pytest.mark.parametrize(
+    ("to_get", "words"), [(405, "HTTP 400"), (404, "HTTP 400"), (200, "HTTP 400"), (401, "HTTP 401")]
+)
+async def test_what_is_no_server_of_2024_either_is_told_with_its_first_answer(to_get, words):
+    async def answer(asked):
+        await asked.whole("X-Org is missing", 400 if asked.method == "POST" else to_get, kind="text/plain")
+
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        link = await upstreams.lease(spec_at(server.url, transport="auto"))
+        heard = Heard()
+        link.attach(heard)
+        link.send(line(1, "initialize"))
+        assert words in str(await heard.failure(1))
+
+
+async def test_a_server_of_2024_may_refuse_a_call_with_its_error():
+    streams = []
+
+    async def answer(asked):
+        if asked.method == "GET":
+            streams.append(asked)
+            await asked.events()
+            await asked.chunk("event: endpoint\ndata: /messages\n\n")
+            await asked.gone()
+        elif asked.message.get("method") == "initialize":
+            await asked.accept()
+            await streams[0].event({"jsonrpc": "2.0", "id": 1, "result": HELLO})
+        elif asked.message.get("method") == "tools/call":
+            await asked.whole('{"jsonrpc":"2.0","id":7,"error":{"code":-32602,"message":"bad"}}', 400)
+        else:
+            await asked.accept()
+
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        link, heard = await opened(upstreams, spec_at(server.url, transport="sse"))
+        link.send(CALL)
+        assert (await heard.answer(7))["error"] == {"code": -32602, "message": "bad"}
+        link.release("done")
 
 
 async def test_a_server_of_2024_is_not_asked_where_another_was_wanted():
