@@ -92,7 +92,14 @@ class ClientError(GatewayError):
 
 
 class InvalidMessage(ClientError, reason="invalid_message"):
-    """The message is JSON but not a message of this protocol."""
+    """The message is JSON but not a message of this protocol. `request_id`: its JSON, where the id is certain."""
+
+    request_id = b"null"
+
+    def about(self, request_id: bytes) -> Self:
+        """The same error, of this request."""
+        self.request_id = request_id
+        return self
 
 
 class ParseError(InvalidMessage, reason="parse_error"):

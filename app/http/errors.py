@@ -120,6 +120,8 @@ def rpc_error(
     `http_request` is the X-Request-Id, for people whose client does not show headers.
     `with_stderr` adds the last lines of a backend's stderr: only for principals that administer its tenant.
     """
+    if request_id == b"null" and isinstance(error, errors.InvalidMessage):
+        request_id = error.request_id
     data: dict[str, object] = {"reason": error.reason}
     if isinstance(error, HttpRefusal):
         data |= error.data

@@ -9,13 +9,18 @@ from app.importing.placeholders import ASK, Values, environment, trimmed
 
 _URLS = ("url", "serverUrl", "httpUrl")
 _REMOTE_TYPES = ("http", "streamableHttp", "streamable-http", "sse", "remote")
-_OF_CODEX = {"startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "enabled_tools", "disabled_tools"}
+# What a person may use, as the clients call it: Codex, Gemini, Windsurf.
+_TOOLS = {
+    "enabled_tools": "include", "includeTools": "include",
+    "disabled_tools": "exclude", "excludeTools": "exclude", "disabledTools": "exclude",
+}  # fmt: skip
+_OF_ALL = {"startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", *_TOOLS}
 _UNDERSTOOD = {
-    "command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type", *_OF_CODEX,
+    "command", "args", "env", "environment", "env_vars", "cwd", "envFile", "disabled", "enabled", "type", *_OF_ALL,
 }  # fmt: skip
 _OF_URL = {
     *_URLS, "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "type", "transport", "disabled",
-    "enabled", *_OF_CODEX,
+    "enabled", *_OF_ALL,
 }  # fmt: skip
 _TRANSPORTS = {"sse": "sse"} | dict.fromkeys(
     ("http", "streamableHttp", "streamable-http", "streamable_http"), "streamable-http"
@@ -35,7 +40,7 @@ def from_client(source: str, entry: Any, supplied: Mapping[str, str], name: str 
         return empty.refused("has no command")
     values = Values(supplied)
     members, problems = _remote(entry, values) if is_remote else _members(entry, values)
-    members |= _of_codex(entry)
+    members |= _of_all(entry)
     if ignored := sorted(str(key) for key in entry if key not in (_OF_URL if is_remote else _UNDERSTOOD)):
         notes.append("ignored: " + ascii(", ".join(ignored))[1:-1])
     if (cwd := members.get("cwd")) and isinstance(cwd, str) and not cwd.startswith("/"):
@@ -84,8 +89,8 @@ def _is_enabled(entry: dict[str, Any]) -> tuple[bool, list[str]]:
     return is_enabled, notes
 
 
-def _of_codex(entry: dict[str, Any]) -> dict[str, Any]:
-    """Members that Codex has for every server. Of the wrong type they are refused where the backend is validated."""
+def _of_all(entry: dict[str, Any]) -> dict[str, Any]:
+    """Members of servers of every kind. Of the wrong type they are refused where the backend is validated."""
     members, timeouts = dict[str, Any](), dict[str, Any]()
     milliseconds = entry.get("startup_timeout_ms")
     if isinstance(milliseconds, int) and not isinstance(milliseconds, bool):
@@ -93,9 +98,11 @@ def _of_codex(entry: dict[str, Any]) -> dict[str, Any]:
     for name, member in (("startup_timeout_sec", "initialize_s"), ("tool_timeout_sec", "call_s")):
         if name in entry:
             timeouts[member] = entry[name]
-    for name, member in (("enabled_tools", "include"), ("disabled_tools", "exclude")):
+    for name, member in _TOOLS.items():
         if entry.get(name):
             members[member] = entry[name]
+        elif member == "include" and entry.get(name) == []:
+            members["exclude"] = ["*"]  # it enables none: without `include` all would be meant
     return members | ({"timeouts": timeouts} if timeouts else {})
 
 
@@ -118,6 +125,8 @@ def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], lis
         env = {**{name: f"${{{name}}}" for name in names}, **env}
         env, refused = environment(env, values)
         problems += refused
-    args = [values.text(each) for each in args] if isinstance(args, list) else args
+    # What is in `env` is not shown, but `args` are: the program finds its variables itself, as mcp-remote does.
+    own = env if isinstance(env, dict) else ()
+    args = [values.text(each, own) for each in args] if isinstance(args, list) else args
     members = {"command": values.fill(command), "args": args, "env": env}
     return {**members, **({"cwd": values.fill(entry["cwd"])} if entry.get("cwd") else {})}, problems

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-_PIP = "pipx install {}` or `uv tool install {}"
+_PIP = "pipx install {pip}` or `uv tool install {}"
 _NPM = "npm install --global {}"
 # The words that a command line begins with, and how to install the package that follows.
 _RUNNERS: dict[tuple[str, ...], str] = {
@@ -15,6 +15,7 @@ _RUNNERS: dict[tuple[str, ...], str] = {
     ("uv", "x"): _PIP, ("pipx", "run"): _PIP, ("docker", "run"): "", ("podman", "run"): "",
     ("docker", "container", "run"): "", ("podman", "container", "run"): "",
 }  # fmt: skip
+_PASSES_ON = "mcp-remote"
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
 _ENDS = frozenset({"&&", "||", ";", "|", "&", "(", ")"})  # of one command in a shell's line
 MAX_SHELLS, MAX_SCRIPT = 4, 4096  # one in another; characters
@@ -39,6 +40,11 @@ class Download(NamedTuple):
     @property
     def words(self) -> str:
         """What is missing, and what helps."""
+        if self.package.partition("@")[0] == _PASSES_ON:
+            return (
+                f"`{_PASSES_ON}` passes messages on to a URL, which the gateway does itself: give the server that "
+                "`url`, and what its `--header` says as `headers`"
+            )
         if not self.install:
             return (
                 f"`{self.program}` starts a container, which no process of the gateway can: install the server itself "
@@ -75,7 +81,11 @@ def _of_line(line: list[str], shells: int) -> Download | None:
 
 def _download(program: str, package: str, install: str) -> Download:
     package = package if _is_package(package) else ""
-    return Download(program, package, install.replace("{}", package or "PACKAGE"))
+    name, _, version = package.partition("@")  # which pip does not read
+    of_pip = package if not version or "://" in package else name if version == "latest" else f"{name}=={version}"
+    for place, each in (("{pip}", of_pip), ("{}", package)):
+        install = install.replace(place, shlex.quote(each or "PACKAGE"))
+    return Download(program, package, install)
 
 
 def _without_prefix(line: list[str]) -> list[str]:

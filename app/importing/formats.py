@@ -48,13 +48,16 @@ def looks_like_toml(text: str) -> bool:
     return _begins_json(text) is None
 
 
+_is_like_yaml = re.compile(r"(?:\s*(?:#.*)?\n)*(?:---|[\w-]+:\s)").match
+
+
 def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entry]:
     """Of all containers of the file. What two of them say in the same way is one server."""
     containers = _containers(document)
     registry = _registry_servers(document, is_alone=not containers)
-    if not containers and registry is None and not isinstance(document.get("projects"), dict):
-        raise _nothing_found(document)
     unread = {key: document[key] for key in ("mcpServers", "mcp_servers") if document.get(key)}
+    if not containers and registry is None and not unread and not isinstance(document.get("projects"), dict):
+        raise _nothing_found(document)
     # Beside others, a container that is no object is named like a server that cannot be read.
     containers.append({key: each for key, each in unread.items() if not isinstance(each, dict)})
     clients = {(name, definition(each)): each for servers in containers for name, each in servers.items()}
@@ -94,7 +97,8 @@ def _load(text: str, *, is_toml: bool) -> dict[str, Any]:
                 raise InvalidRequest(f"a file of more than {MAX_COMMENTED} characters must be plain JSON")
             document = tomllib.loads(text) if is_toml else jsonc.read(text).value
     except ValueError as error:
-        raise InvalidRequest(f"the file is not {'TOML' if is_toml else 'JSON'}: {error}") from None
+        may_be_yaml = "; YAML is not read: write it as JSON" if not is_toml and _is_like_yaml(text) else ""
+        raise InvalidRequest(f"the file is not {'TOML' if is_toml else 'JSON'}: {error}{may_be_yaml}") from None
     if not isinstance(document, dict):
         raise InvalidRequest("the file must hold an object")
     return document

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -34,7 +34,10 @@ class Values:
 
     def problems(self) -> list[str]:
         names = ", ".join(ascii(name)[1:-1] for name in self._missing)
-        missing = [f"needs {names}: give it with {ASK}"] if names else []
+        looks_like_option = any(name.startswith("-") for name in self._missing)
+        missing = (
+            [f"needs {names}: give it with {ASK.replace(' ', '=') if looks_like_option else ASK}"] if names else []
+        )
         too_long = [f"is longer than {MAX_FILLED} characters with its values"] if self._room < 0 else []
         return [*missing, *(["has a placeholder that cannot be read"] if self._unreadable else []), *too_long]
 
@@ -50,24 +53,29 @@ class Values:
         self._room -= len(value)
         return value if self._room >= 0 else ""
 
-    def fill(self, value: Any) -> Any:
-        """Replaces the placeholders of a string; returns anything else unchanged, which validation will refuse."""
+    def fill(self, value: Any, kept: Container[str] = ()) -> Any:
+        """Replaces the placeholders of a string, but for `kept`; returns anything else unchanged, which validation will
+        refuse."""
         if not isinstance(value, str):
             return value
         if whole := _BARE_PLACEHOLDER.fullmatch(value):
             return self._one(whole[1])
         if "${" in _PLACEHOLDER.sub("", value):  # nested, or not closed
             self._unreadable = True
-        return _PLACEHOLDER.sub(lambda found: self._one(found[1] if found[1] is not None else found[2]), value)
 
-    def text(self, value: Any) -> Any:
+        def filled(found: re.Match[str]) -> str:
+            return found[0] if found[1] in kept else self._one(found[1] if found[1] is not None else found[2])
+
+        return _PLACEHOLDER.sub(filled, value)
+
+    def text(self, value: Any, kept: Container[str] = ()) -> Any:
         """As `fill`, where a number or a truth value can only mean its spelling."""
         if isinstance(value, int | float):
             try:
                 return json.dumps(value, allow_nan=False)
             except ValueError:  # too long, or no number
                 return value
-        return self.fill(value)
+        return self.fill(value, kept)
 
     def without_nulls(self, members: Mapping[str, Any]) -> dict[str, Any]:
         """Those that have a value; a note for each of the others that is not supplied."""

@@ -128,8 +128,8 @@ def _value(described: dict[str, Any], name: str, values: Values) -> str | None:
         text: str = values.fill(described["value"])
         return _substituted(text, variables if isinstance(variables, dict) else {}, values)
     found = values.get(name)
-    if found is None and isinstance(described.get("default"), str):
-        found = values.fill(described["default"])
+    if found is None and isinstance(described.get("default"), str | int | float):
+        found = values.text(described["default"])
     if found is None and described.get("isRequired"):
         values.need(name)
     return found

@@ -44,7 +44,6 @@ from app.protocol.jsonrpc import (
     members_of,
     object_in,
     parse_backend,
-    readable_members_of,
     refusal,
     result_response,
     several,
@@ -351,6 +350,14 @@ def _require_short(message: Request) -> None:
     limit = MAX_KEPT[message.method]
     if len(encode(message.params)) > limit:
         raise InvalidMessage(f"the params of `{message.method}` have at most {limit} bytes")
+
+
+def readable_members_of(raw: msgspec.Raw) -> Params:
+    """Like `members_of`, but raises InvalidMessage for an object that cannot be read."""
+    members = members_of(raw)
+    if not members and bytes(raw)[:1] == b"{" and bytes(raw)[1:].strip() != b"}":
+        raise InvalidMessage("an object in the message cannot be read")
+    return members
 
 
 def replace_token(params: Params, ours: bytes) -> tuple[Params, bytes | None]:

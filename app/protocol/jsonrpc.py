@@ -32,8 +32,8 @@ Params = dict[str, msgspec.Raw]
 
 # 1.0 and 1e3 are not accepted: a peer might write them differently when it gives the id back.
 _is_id_number = re.compile(rb"-?\d{1,30}\Z").match
+_is_nothing = re.compile(rb"null|\[\s*\]").fullmatch  # PHP writes an empty object as []
 # How some peers give back a number of ours: as a string, or as a floating-point number.
-_is_empty_list = re.compile(rb"\[\s*\]").fullmatch
 _rewritten_number = re.compile(rb'"(\d{1,30})"\Z|(\d{1,30})(?:\.0{1,30})?(?:[eE][+-]?0{1,30})?\Z').match
 _NULL = b"null"
 _NOTIFICATIONS = "notifications/"  # some serialisers write a member that is not there as null: such an id too
@@ -156,7 +156,11 @@ def _split_batch(body: bytes) -> Iterable[msgspec.Raw | bytes]:
 
 
 def _parse_one(body: bytes) -> Message:
-    message = _classify(_decode(body))
+    envelope = _decode(body)
+    try:
+        message = _classify(envelope)
+    except InvalidMessage as error:
+        raise error.about(bytes(envelope.id) if _is_id(bytes(envelope.id)) else _NULL) from None
     written = dump(message)
     if len(written) != len(body):
         _refuse_duplicate_keys(body, written)
@@ -200,8 +204,7 @@ def _classify(envelope: Envelope) -> Message:
         if len(envelope.method) > MAX_METHOD_CHARACTERS:
             raise InvalidMessage(f'a "method" has at most {MAX_METHOD_CHARACTERS} characters')
         if not raw_id or (raw_id == _NULL and envelope.method.startswith(_NOTIFICATIONS)):
-            is_none = _is_empty_list(envelope.params) is not None  # PHP writes an empty object so
-            return Notification(envelope.method, None if is_none else _params_of(envelope.params))
+            return Notification(envelope.method, _params_of(envelope.params))
         return Request(_checked_id(raw_id), envelope.method, _params_of(envelope.params))
     has_result, has_error = envelope.result is not ABSENT, envelope.error is not ABSENT
     if has_result and has_error:  # as in JSON-RPC 1.0, where one of them is null
@@ -229,7 +232,7 @@ def _params_of(raw: msgspec.Raw) -> Params | None:
     try:
         return _decode_params(raw)
     except msgspec.ValidationError:
-        if bytes(raw) == _NULL:
+        if _is_nothing(raw):
             return None
         raise InvalidMessage('"params" must be an object') from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -248,13 +251,14 @@ def _writable(members: Iterable[tuple[str, msgspec.Raw]]) -> Params:
 
 def refusal(request_id: bytes, error: InvalidMessage) -> bytes | None:
     """The error answer to an invalid request; None if its id is not valid either."""
+    return error_response(request_id, INVALID_REQUEST, str(error)) if _is_id(request_id) else None
+
+
+def _is_id(raw: bytes) -> bool:
     try:
-        _checked_id(request_id)
+        return string_of(_checked_id(raw)) is not None or raw[:1] != b'"'
     except InvalidMessage:
-        return None
-    if string_of(request_id) is None and request_id[:1] == b'"':
-        return None
-    return error_response(request_id, INVALID_REQUEST, str(error))
+        return False
 
 
 def _checked_id(raw: bytes) -> bytes:
@@ -308,14 +312,6 @@ def error_response(request_id: bytes, code: int, message: str, data: Any = None)
     if data is not None:
         error["data"] = data
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, encode(error))
-
-
-def readable_members_of(raw: msgspec.Raw) -> Params:
-    """Like `members_of`, but raises InvalidMessage for an object that cannot be read."""
-    members = members_of(raw)
-    if not members and bytes(raw)[:1] == b"{" and bytes(raw)[1:].strip() != b"}":
-        raise InvalidMessage("an object in the message cannot be read")
-    return members
 
 
 def members_of(raw: msgspec.Raw) -> Params:

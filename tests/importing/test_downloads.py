@@ -25,6 +25,11 @@ from app.importing.downloads import download_of
       "pipx install mcp-times` or `uv tool install mcp-times"),
      ("uv tool run mcp-time", "uv tool run", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
      ("pipx run mcp-time", "pipx run", "mcp-time", "pipx install mcp-time` or `uv tool install mcp-time"),
+     ("uvx mcp-time@latest", "uvx", "mcp-time@latest", "pipx install mcp-time` or `uv tool install mcp-time@latest"),
+     ("uvx mcp-time@1.2", "uvx", "mcp-time@1.2", "pipx install mcp-time==1.2` or `uv tool install mcp-time@1.2"),
+     ("uvx mcp[cli]", "uvx", "mcp[cli]", "pipx install 'mcp[cli]'` or `uv tool install 'mcp[cli]'"),
+     ("uvx --from git+https://host.example/x@v1 x", "uvx", "git+https://host.example/x@v1",
+      "pipx install git+https://host.example/x@v1` or `uv tool install git+https://host.example/x@v1"),
      ("npx -y $(rm)", "npx", "", "npm install --global PACKAGE"),
      ("uv run --python 3.12 --with mcp-time time", "uv run --with", "mcp-time",
       "pipx install mcp-time` or `uv tool install mcp-time"),
@@ -40,6 +45,13 @@ from app.importing.downloads import download_of
 def test_what_downloads_is_known_with_what_to_do_instead(line, program, package, install):
     command, *args = line.replace("\\\\", "\\").split()
     assert download_of(command, args) == (program, package, install)
+
+
+def test_a_program_that_passes_on_to_a_url_is_none_to_install():
+    found = download_of("npx", ["-y", "mcp-remote@latest", "https://tickets.example/mcp"])
+    assert found is not None
+    assert "`url`, and what its `--header` says as `headers`" in found.words
+    assert "install" not in found.words
 
 
 @pytest.mark.parametrize("args", [

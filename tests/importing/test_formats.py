@@ -143,7 +143,7 @@ def test_of_several_versions_of_a_server_the_first_is_imported():
 
 def test_a_server_json_is_a_command_with_what_has_to_be_given():
     (entry,) = parse(json.dumps(SERVER))
-    assert entry.problems == ("needs --project, TICKETS_TOKEN: give it with --env NAME=VALUE",)
+    assert entry.problems == ("needs --project, TICKETS_TOKEN: give it with --env=NAME=VALUE",)
     (entry,) = parse(json.dumps(SERVER), supplied={"--project": "shop", "TICKETS_TOKEN": "t"})
     assert validated(entry).problems == ()
     assert entry.members == {
@@ -207,6 +207,7 @@ def test_what_cannot_be_imported_says_why(server, problem):
         ('[mcp_servers.a]\ncommand = "x"\n[mcp_servers.a]\n', True, "is not TOML: .*line 3"),
         ('{"name": "io.x/y", "version": "1"}', False, "neither `packages` nor `remotes`"),
         ('[mcp_servers.a]\ncommand = "x"', False, "is not JSON"),
+        ("# goose\nextensions:\n  time:\n    cmd: time-mcp\n", False, "YAML is not read: write it as JSON"),
         ('{"servers": 3}', False, "there are no servers"),
     ],
 )

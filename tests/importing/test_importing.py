@@ -235,6 +235,30 @@ def test_packages_of_the_registry(package, expected):
         assert expected in entry.problems[0]
 
 
+def test_a_variable_of_the_server_stays_in_its_arguments_where_it_would_be_shown():
+    """mcp-remote puts it in itself. Filled in, a secret of `env` would be readable in `args`."""
+    args, env = ["--header", "Authorization:${AUTH}", "${OTHER}"], {"AUTH": "Bearer s3cret"}
+    assert one(stdio(args=args, env=env)).problems == ("needs OTHER: give it with --env NAME=VALUE",)
+    for supplied in ({"OTHER": "x"}, {"OTHER": "x", "AUTH": "Bearer 0ther"}):
+        found = one(stdio(args=args, env=env), supplied)
+        assert found.problems == ()
+        assert found.members["args"] == ["--header", "Authorization:${AUTH}", "x"]
+        assert found.members["env"] == {"AUTH": supplied.get("AUTH", "Bearer s3cret")}
+
+
+def test_tools_that_a_client_does_not_let_a_person_use_are_not_let_in():
+    found = one(stdio(includeTools=["a", "b"], excludeTools=["b"]))
+    assert (found.members["include"], found.members["exclude"], found.notes) == (["a", "b"], ["b"], ())
+    assert one(stdio(disabledTools=["c"])).members["exclude"] == ["c"]
+    assert one(stdio(enabled_tools=[])).members["exclude"] == ["*"]
+
+
+def test_a_default_may_be_a_number():
+    argument = {"type": "named", "name": "--port", "default": 8080, "isRequired": True}
+    package = {"registryType": "npm", "identifier": "x", "version": "1", "packageArguments": [argument]}
+    assert one(json.dumps({"name": "io.x/y", "packages": [package]})).members["args"][-1] == "--port=8080"
+
+
 def test_a_server_with_remotes_only_is_reached_by_url():
     headers = [{"name": "Authorization", "value": "Bearer {token}", "variables": {"token": {"isRequired": True}}}]
     remote = {"type": "sse", "url": "https://mcp.example.com/sse", "headers": headers}

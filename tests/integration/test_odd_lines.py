@@ -105,7 +105,7 @@ async def test_a_broken_answer_ends_its_own_call_at_once(odd: Endpoint, line: by
     "line",
     [
         pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":null}', id="params null"),
-        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":[]}', id="params a list"),
+        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":[1]}', id="params a list"),
         pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":{"x":NaN}}', id="params broken"),
         pytest.param(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}', id="an error without an id"),
         pytest.param(b'{"jsonrpc":"2.0","method":"x","params":{"x":"%LONG%"}}', id="too long"),

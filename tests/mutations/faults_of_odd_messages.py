@@ -4,6 +4,20 @@ from tests.mutations.fault import Fault
 
 FAULTS_OF_ODD_MESSAGES = (
     Fault(
+        "the refusal of a request does not say which",
+        "app/protocol/jsonrpc.py",
+        "raise error.about(bytes(envelope.id) if _is_id(bytes(envelope.id)) else _NULL) from None",
+        "raise",
+        ("tests/protocol/test_jsonrpc.py",),
+    ),
+    Fault(
+        "an empty object as PHP writes it is no params of a request",
+        "app/protocol/jsonrpc.py",
+        'rb"null|\\[\\s*\\]"',
+        'rb"null"',
+        ("tests/protocol/test_jsonrpc.py",),
+    ),
+    Fault(
         "a process that ends at our own question counts as one that dies at its start",
         "app/backends/early_deaths.py",
         "is_early = held.is_before_handshake and not held.is_excused",

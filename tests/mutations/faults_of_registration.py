@@ -11,6 +11,27 @@ PATHS = "app/admin/schemas/sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
     Fault(
+        "a secret of a server's environment is filled into its arguments",
+        "app/importing/clients.py",
+        "own = env if isinstance(env, dict) else ()",
+        "own = ()",
+        IMPORTED,
+    ),
+    Fault(
+        "an import lets in tools that the client does not",
+        "app/importing/clients.py",
+        'members["exclude"] = ["*"]',
+        "pass",
+        IMPORTED,
+    ),
+    Fault(
+        "a path of another machine is told to be split",
+        "app/admin/schemas/command.py",
+        "if _is_elsewhere(command):",
+        "if False:",
+        ("tests/admin/resources/test_backends.py",),
+    ),
+    Fault(
         "a client is connected to a backend that does not exist",
         "app/cli/connect.py",
         "if names is not None and each not in names:",

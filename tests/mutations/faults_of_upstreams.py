@@ -9,6 +9,27 @@ REGISTERED = ("tests/admin/resources/test_backends_url.py",)
 
 FAULTS_OF_UPSTREAMS = (
     Fault(
+        "a session of which the server knows nothing any more goes on",
+        "app/upstreams/streamable.py",
+        "and not call.is_sessionless and await self._is_unknown():",
+        "and call.is_sessionless:",
+        LINK,
+    ),
+    Fault(
+        "one odd refusal ends a session that the server knows",
+        "app/upstreams/streamable.py",
+        "refusal is not None and refusal.id != _PING_ID",
+        "refusal is not None",
+        LINK,
+    ),
+    Fault(
+        "of a server that is refused twice only the second refusal is told",
+        "app/upstreams/link.py",
+        "if stream.is_offered:",
+        "if True:",
+        LINK,
+    ),
+    Fault(
         "the error of an answer keeps what was read of it",
         "app/upstreams/channel.py",
         "chunks.clear()",

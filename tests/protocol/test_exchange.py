@@ -516,7 +516,7 @@ def test_a_broken_line_that_is_no_answer_for_certain_ends_no_call(exchange: Exch
 def test_a_question_that_is_no_message_is_refused_and_touches_no_call(exchange: Exchange) -> None:
     """Its id may be that of a call: each side counts for itself."""
     _, line = call(exchange)
-    for params in (b"[]", b"7", b'{"x":NaN}'):
+    for params in (b"[1]", b"7", b'{"x":NaN}'):
         question = b'{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage","params":%b}' % (line["id"], params)
         told = exchange.receive(question, 0.0)
         assert isinstance(told, ToBackend)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from app.errors import InvalidMessage, ParseError
+from app.http.errors import rpc_error
 from app.protocol.jsonrpc import (
     MAX_BATCH,
     Notification,
@@ -264,8 +265,29 @@ def test_a_notification_whose_id_is_null_is_the_notification_it_is_meant_to_be(m
 
 @pytest.mark.parametrize("params", [b"null", b"[]", b"[ ]"])
 def test_params_that_name_nothing_are_none(params: bytes) -> None:
+    """Also of a request: clients in PHP write an empty object as `[]`."""
     message = parse_client(PREFIX + b'"method":"notifications/initialized","params":%b}' % params)
     assert message == Notification("notifications/initialized", None)
+    asked = parse_client(PREFIX + b'"id":3,"method":"tools/list","params":%b}' % params)
+    assert asked == Request(b"3", "tools/list", None)
+
+
+@pytest.mark.parametrize(
+    ("rest", "request_id"),
+    [
+        (b'"id":3,"method":"ping","params":[1]}', b"3"),
+        (b'"id":"a","method":"ping","params":"x"}', b'"a"'),
+        (b'"id":3,"method":"%b"}' % (b"m" * 201), b"3"),
+        (b'"id":3.5,"method":"ping","params":[1]}', b"null"),
+        (b'"id":"\\ud83d","method":"ping","params":[1]}', b"null"),
+        (b'"method":"ping","params":[1]}', b"null"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_with_its_id_where_that_is_certain(rest: bytes, request_id: bytes) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        parse_client(PREFIX + rest)
+    assert caught.value.request_id == request_id
+    assert b'"id":%b,' % request_id in rpc_error(caught.value)
 
 
 def test_a_byte_order_mark_before_a_body_is_ignored() -> None:

@@ -1,9 +1,5 @@
 """Bodies: backends."""
 
-import json
-import os
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, Self
@@ -14,13 +10,13 @@ from pydantic import (
     Field,
     PlainValidator,
     StringConstraints,
-    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import ELSEWHERE, Answer, Name, Reason, Strict, SwitchPatch, no_nul
+from app.admin.schemas.command import one_program
+from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.admin.schemas.upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Transport, Url, require_one_kind
@@ -30,25 +26,8 @@ HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"
 MAX_ARGS_BYTES = 64 * 1024
 MAX_ENV_BYTES = 64 * 1024
 MAX_WARM = 1000
-MAX_QUOTED = 200  # characters of a value in a message
 
 _TIMEOUTS = Timeouts()
-
-
-def _one_program(command: str, info: ValidationInfo) -> str:
-    """Refuses a command line, because no shell splits it. The path of an existing file may contain spaces."""
-    is_file = command.startswith("/") and (info.context is ELSEWHERE or os.path.isfile(command))
-    if is_file or not any(each.isspace() for each in command):
-        return command
-    message = "must be one program without its arguments"
-    try:
-        program, *arguments = shlex.split(re.sub(r"\s", " ", command))
-    except ValueError:  # empty, or a quotation mark is not closed
-        pass
-    else:
-        split = f"{json.dumps(program)[:MAX_QUOTED]}, and {json.dumps(arguments)[1:-1][:MAX_QUOTED]}"
-        message += f": write {split} at the beginning of `args`" if arguments else f": write {split}"
-    raise PydanticCustomError("command_line", "{message}", {"message": message})
 
 
 def _number_or_auto(value: Any) -> int | Literal["auto"]:
@@ -70,7 +49,7 @@ def _directory(path: str) -> str:
 StoredCommand = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(no_nul)]
 Command = Annotated[
     StoredCommand,
-    AfterValidator(_one_program),
+    AfterValidator(one_program),
     Field(
         description="One program: a name on the gateway's PATH, or a path. Its arguments go into `args`: white space "
         "is refused here, except in an absolute path that exists."

@@ -184,8 +184,15 @@ SPLIT = 'write "npx", and "-y", "a b" at the beginning of `args`'
     [
         ("npx -y 'a b'", SPLIT),
         (" npx\t-y\u00a0'a b' ", SPLIT),
-        ("npx ", 'write "npx"'),
-        ("/no/such/Program Files/node", 'write "/no/such/Program", and "Files/node"'),
+        ("npx ", 'arguments: write "npx"'),
+        (
+            "/no/such/Program Files/node",
+            "no file on the gateway's machine; if it has arguments, it must be one program",
+        ),
+        ("C:\\Program Files\\nodejs\\node.exe", "another machine: name the program as it is called on the gateway's"),
+        ('"C:\\Program Files\\x.exe"', "another machine"),
+        ("d:/x.exe", "another machine"),
+        ("~/bin/x", "another machine"),
         ("don't do", "without its arguments"),
         ("  ", "without its arguments"),
         ("x {message} %s", 'write "x", and "{message}", "%s"'),

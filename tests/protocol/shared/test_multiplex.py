@@ -462,7 +462,7 @@ def test_an_error_without_an_id_is_the_only_calls() -> None:
 def test_a_question_that_is_no_message_is_refused_and_touches_no_call() -> None:
     shared, a, _ = two()
     sent = call(shared, a)
-    (refusal,) = shared.from_process(b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":[]}' % sent["id"])
+    (refusal,) = shared.from_process(b'{"jsonrpc":"2.0","id":%d,"method":"roots/list","params":[1]}' % sent["id"])
     assert json.loads(refusal.line)["error"]["code"] == -32600  # type: ignore[union-attr]
     assert shared.busyness[0] == 1
 
