@@ -98,11 +98,13 @@ def _of_all(entry: dict[str, Any]) -> dict[str, Any]:
     for name, member in (("startup_timeout_sec", "initialize_s"), ("tool_timeout_sec", "call_s")):
         if name in entry:
             timeouts[member] = entry[name]
-    for name, member in _TOOLS.items():
-        if entry.get(name):
-            members[member] = entry[name]
-        elif member == "include" and entry.get(name) == []:
-            members["exclude"] = ["*"]  # it enables none: without `include` all would be meant
+    for name, meant in _TOOLS.items():
+        member, found = meant, entry.get(name)
+        if member == "include" and found == []:  # it enables none: without `include` all would be meant
+            member, found = "exclude", ["*"]
+        if found:
+            before = members.get(member)
+            members[member] = [*before, *found] if isinstance(before, list) and isinstance(found, list) else found
     return members | ({"timeouts": timeouts} if timeouts else {})
 
 
@@ -128,5 +130,11 @@ def _members(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], lis
     # What is in `env` is not shown, but `args` are: the program finds its variables itself, as mcp-remote does.
     own = env if isinstance(env, dict) else ()
     args = [values.text(each, own) for each in args] if isinstance(args, list) else args
+    if kept := [name for name in own if f"${{{name}}}" in str(args)]:
+        shown = ascii(", ".join(f"${{{name}}}" for name in kept))[1:-1]
+        values.notes.append(
+            f"`args` keep {shown}, which `env` has: a program that does not put it in itself needs the value "
+            "written into `args`, where it is shown"
+        )
     members = {"command": values.fill(command), "args": args, "env": env}
     return {**members, **({"cwd": values.fill(entry["cwd"])} if entry.get("cwd") else {})}, problems

@@ -81,11 +81,17 @@ def _of_line(line: list[str], shells: int) -> Download | None:
 
 def _download(program: str, package: str, install: str) -> Download:
     package = package if _is_package(package) else ""
-    name, _, version = package.partition("@")  # which pip does not read
-    of_pip = package if not version or "://" in package else name if version == "latest" else f"{name}=={version}"
-    for place, each in (("{pip}", of_pip), ("{}", package)):
+    for place, each in (("{pip}", _of_pip(package)), ("{}", package)):
         install = install.replace(place, shlex.quote(each or "PACKAGE"))
     return Download(program, package, install)
+
+
+def _of_pip(package: str) -> str:
+    """As pip reads it, which does not know `NAME@VERSION`."""
+    name, _, version = package.partition("@")
+    if not version or "://" in package:
+        return package
+    return name if version == "latest" else f"{name}=={version}"
 
 
 def _without_prefix(line: list[str]) -> list[str]:

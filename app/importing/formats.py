@@ -15,6 +15,8 @@ from app.importing.projects import of_projects
 from app.importing.server_json import from_registry
 
 MAX_SERVERS = 256
+# After lines that are empty or comments. One reading only: each line ends once, so no text takes it long.
+_begins_yaml = re.compile(r"(?:[ \t\r]*(?:#[^\n]*)?\n)*(?:---|[\w-]{1,100}:\s)").match
 _begins_json = re.compile(r"[\ufeff\s]*(\{|/|\[\s*[{\]])").match
 MAX_COMMENTED = 2**20  # characters of a file that is not plain JSON, which takes ten times as long to read
 MAX_DOTS = 100  # in a line of TOML: the parser needs quadratic time for the parts of a key
@@ -46,9 +48,6 @@ def _with_download(entry: Entry) -> Entry:
 def looks_like_toml(text: str) -> bool:
     """Guesses whether a text is TOML rather than JSON, which begins with a brace, a comment, `[]` or `[{`."""
     return _begins_json(text) is None
-
-
-_is_like_yaml = re.compile(r"(?:\s*(?:#.*)?\n)*(?:---|[\w-]+:\s)").match
 
 
 def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entry]:
@@ -97,7 +96,7 @@ def _load(text: str, *, is_toml: bool) -> dict[str, Any]:
                 raise InvalidRequest(f"a file of more than {MAX_COMMENTED} characters must be plain JSON")
             document = tomllib.loads(text) if is_toml else jsonc.read(text).value
     except ValueError as error:
-        may_be_yaml = "; YAML is not read: write it as JSON" if not is_toml and _is_like_yaml(text) else ""
+        may_be_yaml = "; YAML is not read: write it as JSON" if not is_toml and _begins_yaml(text) else ""
         raise InvalidRequest(f"the file is not {'TOML' if is_toml else 'JSON'}: {error}{may_be_yaml}") from None
     if not isinstance(document, dict):
         raise InvalidRequest("the file must hold an object")

@@ -27,7 +27,7 @@ class OldStream:
 
     async def call(self, call: Call, request: Request, line: bytes) -> None:
         """As Wire.call: the answer comes on the stream, unless the request is refused with it."""
-        refusal = await self._post(line)
+        refusal = await self._post(line, is_call=True)
         if refusal is not None:
             self._side.calls.received(dump_response(call.id, refusal), call)
         await call.answered.wait()
@@ -36,8 +36,8 @@ class OldStream:
         """As Wire.post."""
         await self._post(line)
 
-    async def _post(self, line: bytes) -> Response | None:
-        """Returns the error of JSON-RPC with which the server has refused the message."""
+    async def _post(self, line: bytes, *, is_call: bool = False) -> Response | None:
+        """Returns the error of JSON-RPC with which the server has refused a call."""
         target = await self._endpoint()
         try:
             async with (
@@ -47,7 +47,8 @@ class OldStream:
                 if exchanged.answer.status in (404, 410):
                     raise SessionLost(f"the server does not know the session any more (HTTP {exchanged.answer.status})")
                 refusal = await refusal_in(exchanged)
-                if not exchanged.answer.is_good and (refusal is None or exchanged.answer.status in (401, 403)):
+                is_told = is_call and refusal is not None and exchanged.answer.status not in (401, 403)
+                if not exchanged.answer.is_good and not is_told:
                     raise failure(exchanged.answer, self._channel.host, refusal)
                 await exchanged.finish()
                 return refusal

@@ -89,7 +89,8 @@ def failure(answer: Answer, host: str, refusal: Response | None = None) -> Backe
     status = answer.status
     if status in (401, 403):
         return UpstreamRefused(
-            f"{host} answered HTTP {status}: it does not accept the `headers` of this backend{_said(refusal)}",
+            f"{host} answered HTTP {status}: it does not accept the `headers` of this backend"
+            + (_said(refusal) if status == 403 else ""),  # a 401 may repeat the credential, which nobody is shown
             hint="An administrator can give the backend other `headers`.",
         )
     if status == 429:

@@ -242,3 +242,10 @@ def test_what_only_looks_like_a_home_is_left_alone(value):
     text = json.dumps({"mcpServers": {"memory": {"command": "m", "env": {"FILE": "$HOME/x"}}}})
     (entry,) = parse(text, is_toml=False, supplied={"HOME": "/srv/kim"})
     assert entry.members["env"]["FILE"] in ("/srv/kim/x", "$HOME/x")
+
+
+@pytest.mark.parametrize("text", ["\n" * 100_000 + "!", "#\n" * 50_000 + "!", " \t\r\n" * 30_000 + "a" * 100_000 + "!"])
+def test_a_text_that_is_nothing_is_refused_at_once(text):
+    """Which is it takes one look: 40 empty lines once took a look for each of their subsets."""
+    with pytest.raises(InvalidRequest, match="is not JSON"):
+        parse(text)

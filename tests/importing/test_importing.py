@@ -244,6 +244,7 @@ def test_a_variable_of_the_server_stays_in_its_arguments_where_it_would_be_shown
         assert found.problems == ()
         assert found.members["args"] == ["--header", "Authorization:${AUTH}", "x"]
         assert found.members["env"] == {"AUTH": supplied.get("AUTH", "Bearer s3cret")}
+        assert found.notes[0].startswith("`args` keep ${AUTH}, which `env` has")
 
 
 def test_tools_that_a_client_does_not_let_a_person_use_are_not_let_in():
@@ -251,6 +252,8 @@ def test_tools_that_a_client_does_not_let_a_person_use_are_not_let_in():
     assert (found.members["include"], found.members["exclude"], found.notes) == (["a", "b"], ["b"], ())
     assert one(stdio(disabledTools=["c"])).members["exclude"] == ["c"]
     assert one(stdio(enabled_tools=[])).members["exclude"] == ["*"]
+    assert one(stdio(enabled_tools=[], disabled_tools=["c"], excludeTools=["d"])).members["exclude"] == ["*", "c", "d"]
+    assert one(stdio(excludeTools="d", disabledTools=["c"])).members["exclude"] == ["c"]
 
 
 def test_a_default_may_be_a_number():

@@ -20,14 +20,14 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "an import lets in tools that the client does not",
         "app/importing/clients.py",
-        'members["exclude"] = ["*"]',
+        'member, found = "exclude", ["*"]',
         "pass",
         IMPORTED,
     ),
     Fault(
-        "a path of another machine is told to be split",
+        "a path of Windows is told to be split",
         "app/admin/schemas/command.py",
-        "if _is_elsewhere(command):",
+        "if _is_of_windows(command):",
         "if False:",
         ("tests/admin/resources/test_backends.py",),
     ),

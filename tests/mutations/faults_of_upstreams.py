@@ -9,6 +9,20 @@ REGISTERED = ("tests/admin/resources/test_backends_url.py",)
 
 FAULTS_OF_UPSTREAMS = (
     Fault(
+        "what a server says of a credential is told to its clients",
+        "app/upstreams/statuses.py",
+        "_said(refusal) if status == 403",
+        "_said(refusal) if status",
+        LINK,
+    ),
+    Fault(
+        "a notification that a server of 2024 refuses is not counted",
+        "app/upstreams/http_sse.py",
+        "is_told = is_call and refusal is not None",
+        "is_told = refusal is not None",
+        LINK,
+    ),
+    Fault(
         "a session of which the server knows nothing any more goes on",
         "app/upstreams/streamable.py",
         "and not call.is_sessionless and await self._is_unknown():",

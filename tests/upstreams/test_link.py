@@ -165,7 +165,11 @@ async def redirect(asked):
 
 
 async def unauthorized(asked):
-    await asked.whole('{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"archived"}}', 401)
+    await asked.whole('{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"s3cret is wrong"}}', 401)
+
+
+async def forbidden(asked):
+    await asked.whole('{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"archived"}}', 403)
 
 
 async def broken_json(asked):
@@ -239,7 +243,8 @@ async def too_many(asked):
     [
         (html, InvalidResponse, "text/html"),
         (redirect, InvalidResponse, "names http://169.254.169.254/latest/meta-data: "),
-        (unauthorized, UpstreamRefused, "does not accept the `headers` of this backend (archived)"),
+        (unauthorized, UpstreamRefused, "does not accept the `headers` of this backend"),
+        (forbidden, UpstreamRefused, "does not accept the `headers` of this backend (archived)"),
         (broken_json, InvalidResponse, "no answer to it"),
         (someone_elses, InvalidResponse, "no answer to it"),
         (empty, InvalidResponse, "neither JSON nor an event stream"),
@@ -580,15 +585,17 @@ async def test_a_server_of_2024_may_refuse_a_call_with_its_error():
         elif asked.message.get("method") == "initialize":
             await asked.accept()
             await streams[0].event({"jsonrpc": "2.0", "id": 1, "result": HELLO})
-        elif asked.message.get("method") == "tools/call":
+        elif asked.message.get("method") in ("tools/call", "notifications/odd"):
             await asked.whole('{"jsonrpc":"2.0","id":7,"error":{"code":-32602,"message":"bad"}}', 400)
         else:
             await asked.accept()
 
     async with serving(answer) as server, make_upstreams() as upstreams:
         link, heard = await opened(upstreams, spec_at(server.url, transport="sse"))
+        link.send(line(None, "notifications/odd"))  # its refusal is nobody's answer
         link.send(CALL)
         assert (await heard.answer(7))["error"] == {"code": -32602, "message": "bad"}
+        assert upstreams._metrics.messages_dropped.labels("upstream_refused_it")._value.get() == 1
         link.release("done")
 
 

@@ -12,14 +12,17 @@ from app.admin.schemas.fields import ELSEWHERE
 
 MAX_QUOTED = 200  # characters of a value in a message
 
-_is_elsewhere = re.compile(r"""["']?[A-Za-z]:[\\/]|~/""").match  # of Windows, or below a person's home
+_is_of_windows = re.compile(r"""["']?[A-Za-z]:[\\/]""").match
 
 
 def one_program(command: str, info: ValidationInfo) -> str:
     """Refuses a command line, because no shell splits it. The path of an existing file may contain spaces."""
-    if _is_elsewhere(command):
-        message = "is a path of another machine: name the program as it is called on the gateway's, which runs Linux"
-        raise PydanticCustomError("command_line", "{message}", {"message": message})
+    if _is_of_windows(command):
+        raise _refused(
+            "is a path of Windows: name the program as it is called on the gateway's machine, which runs Linux"
+        )
+    if command.startswith("~"):
+        raise _refused("begins with `~`, which no shell replaces here: write the whole path")
     is_file = command.startswith("/") and (info.context is ELSEWHERE or os.path.isfile(command))
     if is_file or not any(each.isspace() for each in command):
         return command
@@ -34,4 +37,8 @@ def one_program(command: str, info: ValidationInfo) -> str:
         message += f": write {json.dumps(program)[:MAX_QUOTED]}"
         if arguments:
             message += f", and {json.dumps(arguments)[1:-1][:MAX_QUOTED]} at the beginning of `args`"
-    raise PydanticCustomError("command_line", "{message}", {"message": message})
+    raise _refused(message)
+
+
+def _refused(message: str) -> PydanticCustomError:
+    return PydanticCustomError("command_line", "{message}", {"message": message})
