@@ -332,12 +332,11 @@ class Metrics:
 
     def _declare_node(self, version: str) -> None:
         self._gauge("trunkline_build_info", "Always 1; the label is the version.", "version").labels(version).set(1)
-        self.loop_lag_seconds = self._gauge(
-            "trunkline_loop_lag_seconds", "How late the event loop is, averaged over about a second."
-        )
+        self.loop_lag_seconds = self._gauge("trunkline_loop_lag_seconds", "How late the event loop is, on average.")
         self.memory_used_bytes = self._gauge("trunkline_memory_used_bytes", "Memory used in the container or machine.")
         self.memory_limit_bytes = self._gauge("trunkline_memory_limit_bytes", "Memory of the container or machine.")
         self.descriptors_used = self._gauge("trunkline_descriptors_used", "Open file descriptors of the node.")
+        self.descriptors_lent = self._gauge("trunkline_descriptors_lent", "Kept for sessions, lent to connections.")
         self.descriptors_limit = self._gauge("trunkline_descriptors_limit", "File descriptors that the node may open.")
         self.job_failures = self._counter("trunkline_job_failures_total", "Jobs of the node that failed.", "job")
         self.connections = self._gauge("trunkline_connections", "Open client connections.")
@@ -395,6 +394,7 @@ class Metrics:
         self.takeovers.labels("failed")
         self.route_store_errors.labels("poisoned")
 
-    def connections_open(self) -> int:
-        """The value of the gauge `connections`."""
-        return int(sum(sample.value for metric in self.connections.collect() for sample in metric.samples))
+
+def value_of(gauge: Gauge) -> int:
+    """Of a gauge that counts, and has no labels."""
+    return int(sum(sample.value for metric in gauge.collect() for sample in metric.samples))

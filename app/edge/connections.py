@@ -157,6 +157,14 @@ class Connections:
         """Whether a client may still send a request on a connection that is idle."""
         return any(connection.is_kept for connection in self._open)
 
+    def lent(self) -> int:
+        """How many descriptors of sessions fresh connections have. They give them back when they are fresh no more, so
+        sessions need not be refused for their sake."""
+        beyond = min(self._free_descriptor(), self.limits.fresh_descriptor) - self.limits.descriptors
+        if beyond <= 0:
+            return 0
+        return min(beyond, sum(each.is_dispensable for each in self._open))
+
     # --- turns of unauthenticated clients
 
     def take_turns(self, turn: Callable[[], None]) -> None:

@@ -61,7 +61,8 @@ class ProcessRoom:
         clock: Callable[[], float] = time.monotonic,
         free_descriptor: Callable[[], int] = free_descriptor,
     ) -> None:
-        """`due`: how many more descriptors the clients of sessions need to connect again."""
+        """`due`: how many more descriptors the clients of sessions need to connect again, less those that others give
+        back in a moment."""
         self._share, self._machine, self._clock, self._due = share, machine or Machine(), clock, due
         self._free_descriptor = free_descriptor
         self._use, self._counted, self._again_at = Use(0, 0), 0, 0.0

@@ -171,7 +171,7 @@ class Overload:
         else:
             use = self.descriptors
             words = f"{use.used} of {use.limit} file descriptors are used"
-            if self._due and level == SESSIONS:
+            if self._due > 0 and level == SESSIONS:
                 use, words = Use(use.used + self._due, use.limit), f"{words}, and {self._due} are kept for connections"
         return Passed(mark, words, round(share * 100, 1), round(use.share * 100, 1))
 

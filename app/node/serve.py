@@ -354,6 +354,7 @@ def _connections(settings: Settings, metrics: Metrics) -> Connections:
         limits, TrustedProxies(settings.trusted_proxies), free_descriptor=free_descriptor, on_refused=refused
     )
     metrics.connections.set_function(connections.__len__)
+    metrics.descriptors_lent.set_function(connections.lent)
     return connections
 
 

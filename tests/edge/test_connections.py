@@ -178,11 +178,13 @@ def test_a_crowd_that_came_at_once_gives_sessions_their_descriptors_back() -> No
     for number, each in enumerate(crowd):
         assert admit(among, each, descriptor=90 + number) is None
     assert not any(each.given_up for each in crowd)
+    assert among.lent() == 9
     assert admit(among, Line(is_dispensable=False), descriptor=110) is None
     assert [bool(each.given_up) for each in crowd] == [True] * 10 + [False] * 10
     now = 1.0
     among.sweep()
     assert all(each.given_up for each in crowd)
+    assert among.lent() == 0  # who has got the descriptors of sessions keeps them
 
 
 def test_connections_get_descriptors_that_sessions_leave_to_them_up_to_the_last() -> None:

@@ -311,6 +311,13 @@ FAULTS_OF_THE_EDGE = (
         ("tests/edge/test_connections.py",),
     ),
     Fault(
+        "what is lent to connections counts as used",
+        "app/edge/connections.py",
+        "each.is_dispensable for each in self._open)",
+        "False for each in self._open)",
+        ("tests/edge/test_connections.py",),
+    ),
+    Fault(
         "processes that started since descriptors were counted take none",
         "app/limits/descriptors.py",
         "begun * OF_PROCESS",

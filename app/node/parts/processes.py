@@ -22,7 +22,7 @@ from app.limits.tenant_memory import TenantMemory
 from app.links.leasing import ProcessLeasing
 from app.links.shared_processes import initialized
 from app.links.toolsets import Toolsets
-from app.metrics import Metrics
+from app.metrics import Metrics, value_of
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
@@ -124,8 +124,9 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
 
 
 def due_to_clients(pool: ProcessPool, metrics: Metrics) -> int:
-    """How many descriptors are kept so that the client of each process can connect again."""
-    return max(0, sum(pool.used().values()) - metrics.connections_open())
+    """How many descriptors are kept so that the client of each process can connect again, less those that other
+    connections give back in a moment: may be negative."""
+    return max(0, sum(pool.used().values()) - value_of(metrics.connections)) - value_of(metrics.descriptors_lent)
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

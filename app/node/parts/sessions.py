@@ -13,6 +13,7 @@ from app.domain import BackendSpec
 from app.limits.overload import Marks, Overload
 from app.limits.tallies import Tallies
 from app.limits.use_metrics import show_use
+from app.metrics import value_of
 from app.node.parts.credentials import Credentials
 from app.node.parts.kept_calls import KeptCalls, keep_calls
 from app.node.parts.opening import Opening
@@ -101,7 +102,7 @@ async def open_sessions(
         processes.supervisor,
         processes.budgets,
         sandbox,
-        metrics.connections_open,
+        partial(value_of, metrics.connections),
         credentials.authenticator.uses,
         processes.upstreams,
         watching,
