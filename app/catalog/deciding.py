@@ -22,7 +22,7 @@ from app.storage.audit_act import Act
 from app.storage.tools.approvals import Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRow
 
-MAX_JUDGEMENTS = 5  # of one backend, where something else is offered, or said at other nodes, each time
+MAX_JUDGEMENTS = 20  # of one backend, overtaken each time: a dozen decisions at two nodes overtake each other often
 JUDGES = 4  # threads that read definitions: a hostile backend may keep one busy for long
 
 Key = tuple[str, str]

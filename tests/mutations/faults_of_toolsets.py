@@ -150,6 +150,13 @@ FAULTS_OF_TOOLSETS = (
         DECIDING,
     ),
     Fault(
+        "a few decisions at another node make one fail",
+        "app/catalog/deciding.py",
+        "MAX_JUDGEMENTS = 20",
+        "MAX_JUDGEMENTS = 5",
+        DECIDING,
+    ),
+    Fault(
         "the policy of a backend withholds nothing",
         "app/catalog/judging.py",
         "if not is_passed(status, followed):",
