@@ -15,7 +15,7 @@ VERSION = re.compile(rf"(?<![\w.]){re.escape(app.__version__)}(?![\w.])")
 # What tells of releases; and what holds versions of other things.
 TELL = (
     "CHANGELOG.md",
-    "docs/decisions.md",
+    "docs/decisions/",
     "bench/",
     "requirements",
     "package-lock.json",

@@ -121,7 +121,7 @@ class StandstillGuard:
 
         If the store does not answer, the node goes on as before. If its lease ended in the gap as well
         (OwnershipUnknown), another node may own its sessions, and nothing is served until the store answers
-        (docs/decisions.md).
+        (docs/decisions/several-nodes.md).
         """
         failures = self._failed_proofs
         async with self._proving:

@@ -25,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_document_is_a_page(site: Path):
     pages = {str(page.relative_to(site).with_suffix(".md")) for page in site.rglob("*.html")}
-    documents = {f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md")}
+    documents = {str(each.relative_to(ROOT)) for each in (ROOT / "docs").rglob("*.md")}
     assert documents <= pages
     assert (site / "index.html").exists()
 
