@@ -29,7 +29,10 @@ def pages() -> list[str]:
     """Every document of the repository."""
     folders = (
         ROOT,
-        *(ROOT / each for each in ("docs", "docs/decisions", "deploy", "bench", "tests", "tests/chaos", "tests/conformance")),
+        *(
+            ROOT / each
+            for each in ("docs", "docs/decisions", "deploy", "bench", "tests", "tests/chaos", "tests/conformance")
+        ),
     )
     return sorted(str(page.relative_to(ROOT)) for folder in folders for page in folder.glob("*.md"))
 
