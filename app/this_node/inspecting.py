@@ -292,10 +292,6 @@ class Inspecting:
 
     # --- secrets
 
-    def mask_for(self, spec: BackendSpec) -> Mask:
-        """Removes the secrets of this backend."""
-        return Mask(self._secrets(spec))
-
     def _secrets_of(self, tenant: str) -> Callable[[str], Iterable[str] | None]:
         def of(member: str) -> Iterable[str] | None:
             known = [self._secrets(spec) for spec in self._specs((tenant, member))]

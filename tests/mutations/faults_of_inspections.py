@@ -1,10 +1,9 @@
-"""Faults of inspections and replays: who may look, what is masked, what ends, and what is called again."""
+"""Faults of inspections: who may look, what is masked, and what ends."""
 
 from tests.mutations.fault import Fault
 
 REST = "tests/admin/resources/now/test_inspections.py"
 OBJECT = "tests/this_node/test_inspecting.py"
-REPLAY = "tests/this_node/test_replaying.py"
 MEMORY = "tests/inspections/test_inspection.py"
 
 FAULTS_OF_INSPECTIONS = (
@@ -63,20 +62,6 @@ FAULTS_OF_INSPECTIONS = (
         "return self._largest(tenant if with_it >= self._bytes_of[most] and self._bytes_of.get(tenant) else most)",
         "return holder if holder.bytes else self._largest(most)",
         (f"{MEMORY}::test_tenants_that_have_filled_the_memory_leave_others_an_equal_share",),
-    ),
-    Fault(
-        "a replay calls what its process must not be asked for",
-        "app/this_node/replaying.py",
-        "if (why := await call.refusal(offer)) is not None:",
-        "if (why := await call.refusal(offer)) is not None and False:",
-        (f"{REPLAY}::test_what_must_not_be_called_is_not",),
-    ),
-    Fault(
-        "any number of replays run at once",
-        "app/this_node/replaying.py",
-        "if self._running.total() >= MAX_AT_ONCE or self._running[tenant] >= MAX_OF_TENANT:",
-        "if False:",
-        (f"{REPLAY}::test_one_tenant_may_have_fewer_than_all",),
     ),
     Fault(
         "the end of an inspection whose node has died is never written",
