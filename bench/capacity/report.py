@@ -177,7 +177,8 @@ def costs(found: Report) -> str:
 
 def session_kib(found: Report) -> int:
     """Of a session in the node."""
-    return round(max(row["memory"]["gateway_kib_per_session"] for row in found["rows"] if row["mode"] == "shared"))
+    shared: list[float] = [row["memory"]["gateway_kib_per_session"] for row in found["rows"] if row["mode"] == "shared"]
+    return round(max(shared))
 
 
 def _costs(row: Report) -> str:

@@ -43,11 +43,11 @@ FAULTS_OF_INSPECTIONS = (
         (f"{OBJECT}::test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant",),
     ),
     Fault(
-        "a node that stood still goes on looking, although the trail says that it has ended",
+        "a node that stood still goes on looking, although others have said that it is over",
         "app/this_node/inspecting.py",
         'self.end_where(lambda inspection: True, "standstill")',
         "pass",
-        (f"{OBJECT}::test_after_a_standstill_all_end_since_others_may_have_written_that_they_have",),
+        (f"{OBJECT}::test_after_a_standstill_all_end_since_others_have_said_that_they_are_over",),
     ),
     Fault(
         "who reads sees payloads",
@@ -62,13 +62,6 @@ FAULTS_OF_INSPECTIONS = (
         "return self._largest(tenant if with_it >= self._bytes_of[most] and self._bytes_of.get(tenant) else most)",
         "return holder if holder.bytes else self._largest(most)",
         (f"{MEMORY}::test_tenants_that_have_filled_the_memory_leave_others_an_equal_share",),
-    ),
-    Fault(
-        "the end of an inspection whose node has died is never written",
-        "app/cluster/lost_inspections.py",
-        "if entry.id in still:",
-        "if False:",
-        ("tests/cluster/test_lost_inspections.py::test_one_that_no_node_knows_and_that_has_no_end_gets_one",),
     ),
     Fault(
         "an inspection of next sessions sees older ones that move to its node",
