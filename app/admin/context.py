@@ -44,7 +44,6 @@ from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import CallWindow, Gathered, Listing, Window
 from app.this_node.problems.problem import Problem
 from app.this_node.process_restart import Restarted
-from app.this_node.replaying import Replayed, ToolsCall
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -116,7 +115,6 @@ class NodeView(Protocol):
     async def close_inspection(self, tenant: str, inspection: str, *, has_parts: bool = False) -> bool: ...
     async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult: ...
-    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed: ...
 
 
 class Offered(Protocol):

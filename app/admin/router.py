@@ -20,7 +20,7 @@ from app.admin.resources import (
     sessions,
     tenants,
 )
-from app.admin.resources.now import activity, calls, inspections, problems, replays
+from app.admin.resources.now import activity, calls, inspections, problems
 from app.admin.resources.tools import approvals, catalog, guides, recipes, toolsets
 from app.http.problems import responses
 
@@ -35,7 +35,7 @@ _bearer = HTTPBearer(
 
 _OF_TENANTS = (
     backends, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals, issuers, issuer_checks,
-    comparisons, sessions, processes, calls, inspections, replays,
+    comparisons, sessions, processes, calls, inspections,
 )  # fmt: skip
 
 

@@ -49,12 +49,6 @@ def tools_of(offer: Offer) -> dict[str, dict[str, Any]]:
     return {name: definition for name, definition in found.items() if definition is not None}
 
 
-def tool_of(offer: Offer, name: str) -> dict[str, Any] | None:
-    """One of `tools_of`."""
-    item = items_of(offer).get(name)
-    return None if item is None else read_tool(item)
-
-
 def read_tool(item: msgspec.Raw) -> dict[str, Any] | None:
     """None where clients may read something else than the gateway does: of two members with one name some take the
     first, and some know larger numbers."""

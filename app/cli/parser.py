@@ -23,7 +23,6 @@ from app.cli.resource_parser import (
     split_command,
     whole_number,
 )
-from app.cli.sizing.parser import add_size_command
 from app.cli.top.calls import show_calls
 from app.cli.top.problems import show_problems
 from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
@@ -50,7 +49,6 @@ examples:
   trunkline top                                    memory, CPU and calls by process, live
   trunkline problems                               what is wrong now, and what to do
   trunkline calls --tenant acme outcome=error      who called what, and how it ended
-  trunkline size --users 400 time git              how much memory, how many cores and nodes that needs
   trunkline doctor                                 what works on this machine
 
 Settings are environment variables TRUNKLINE_<NAME>, for example TRUNKLINE_DATA_DIR; see docs/settings.md.
@@ -143,7 +141,6 @@ def make_parser() -> argparse.ArgumentParser:
     _add_inspect_command(commands)
     _add_connect_command(commands)
     _add_import_command(commands)
-    add_size_command(commands)
 
     doctor = _command(commands, "doctor", examine_machine, "show what works on this machine, and what is missing")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")

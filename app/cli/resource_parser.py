@@ -309,8 +309,6 @@ def _add_inspection_verbs(inspections: _Noun) -> None:
     inspections.add("show", resources.show_object, "show one inspection", "its id")
     messages = inspections.add("messages", traffic.show_messages, "show what it has seen", "its id")
     add_message_options(messages)
-    replay = inspections.add("replay", traffic.replay_call, "make a call again; exit code 1 if it differs", "its id")
-    replay.add_argument("message", metavar="NUMBER", type=whole_number(10**15), help="of the message, a `tools/call`")
     for name in ("close", "delete"):
         text = "end an inspection, and remove what it has seen"
         inspections.add(name, resources.delete_object, text, "its id").set_defaults(done="closed")

@@ -40,7 +40,6 @@ from app.this_node.problems.nodes import Lost, of_others
 from app.this_node.problems.problem import Problem
 from app.this_node.problems.problem import merged as merged_problems
 from app.this_node.process_restart import Restarted
-from app.this_node.replaying import Replayed, ToolsCall
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -278,10 +277,6 @@ class AllNodes:
         asked = {"tenant": tenant, "process": process, "lines": str(lines)}
         found = await self._ask_all_others("stderr", list[list[str]], **asked)
         return found.rows[0] if found.rows else None
-
-    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed:
-        """Makes a call again on this node, and compares the answers."""
-        return await self._own.replay(spec, limits, call)
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         """Checks a backend on this node (`check_backend`)."""

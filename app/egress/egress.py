@@ -16,7 +16,6 @@ import anyio
 import anyio.abc
 
 from app.egress.connection import Connection, Services
-from app.egress.copying import MAX_PIPES, Copier
 from app.egress.dialling import Dialler
 from app.egress.environment import PROXY_PORT, proxy_environment
 from app.egress.names import Lookup, Names, system_lookup
@@ -50,7 +49,6 @@ class EgressOptions:
     max_of_tenant: int = MAX_OF_TENANT
     max_of_node: int = MAX_OF_NODE
     idle_s: float = 600.0
-    max_pipes: int = MAX_PIPES
     sweep_s: float = 5.0
     is_counted: bool = True
 
@@ -61,9 +59,7 @@ class Egress:
     def __init__(self, metrics: Metrics, options: EgressOptions | None = None) -> None:
         self._options = options or EgressOptions()
         dialler = Dialler(Names(self._options.lookup), self._options.allow, self._options.own_hosts)
-        self._services = Services(
-            dialler, Copier(self._options.max_pipes), metrics, Thinned(logger), is_counted=self._options.is_counted
-        )
+        self._services = Services(dialler, metrics, Thinned(logger), is_counted=self._options.is_counted)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self._serving: set[asyncio.Task[None]] = set()
@@ -77,10 +73,7 @@ class Egress:
         return f"<Egress [{len(self._lines)} lines, {self._count} connections]>"
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            stack.callback(self._services.copier.close)
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._resources = stack.pop_all()
+        self._tasks = await self._resources.enter_async_context(anyio.create_task_group())
         self._tasks.start_soon(self._sweep, name="sweep egress")
         self._tasks.start_soon(self._look_up_own_hosts, name="look up own hosts")
         return self

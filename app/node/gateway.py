@@ -14,7 +14,6 @@ from app.cluster.change_propagation import ChangePropagation
 from app.cluster.cluster_rates import SCRIPT as RATES
 from app.cluster.cluster_rates import ClusterRates
 from app.cluster.cluster_use import ClusterUse
-from app.cluster.lost_inspections import LostInspections
 from app.cluster.opening import Routing
 from app.cluster.reconcile import Reconciler
 from app.config.settings import Settings
@@ -43,7 +42,6 @@ from app.peers.passing import Passing
 from app.redis.connection import RedisConnection, Script
 from app.routing.routes import new_node_id
 from app.sessions.idle.sweeping import sweep_for_ever
-from app.storage.audit import AuditLog
 from app.this_node.change_effects import ChangeEffects
 from app.tracing.tracer import Tracer
 
@@ -207,7 +205,6 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
         "look for problems": watching.problems.run,
         "keep calls": sessions.kept_calls.run,
         "end inspections": sessions.inspecting.run,
-        "find lost inspections": _lost_inspections(gateway).run,
     }
     if sessions.latency is not None:
         others["measure latency"] = sessions.latency.run
@@ -218,13 +215,6 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
 def _start(tasks: TaskGroup, gateway: Gateway, jobs: Mapping[str, Job], *, is_vital: bool = False) -> None:
     for name, job in jobs.items():
         tasks.start_soon(partial(keep_running, name, job, gateway.metrics.job_failures, is_vital=is_vital), name=name)
-
-
-def _lost_inspections(gateway: Gateway) -> LostInspections:
-    membership, audit = gateway.membership, AuditLog(gateway.records.database)
-    return LostInspections(
-        gateway.routing.node, membership.heartbeat.peers.keys, audit, membership.all_nodes.inspections
-    )
 
 
 def _start_jobs_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:

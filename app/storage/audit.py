@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Row, Select, exists, func, not_, or_, select
+from sqlalchemy import Column, ColumnElement, Row, Select, func, select
 
 from app.storage.audit_act import Act, changes_in
 from app.storage.engine import Database
@@ -66,30 +66,6 @@ class AuditLog:
         query = which.narrow(select(audit)).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.id < before)
-        return [entry_of(row) for row in await self._database.rows(query)]
-
-    async def unanswered(  # noqa: PLR0913 - what is looked for
-        self,
-        action: str,
-        by: str,
-        since: datetime,
-        until: datetime,
-        limit: int,
-        after: int = 0,
-        *,
-        of_many: str,
-        in_part: Sequence[str],
-    ) -> Sequence[AuditEntry]:
-        """Up to `limit` entries with this action between these times, oldest first, whose target has none with the
-        action `by`; those with higher ids than `after`. Where its detail begins with `of_many`, an answer whose detail
-        begins with one of `in_part` is none."""
-        answer = audit.alias()
-        same = (answer.c.target == audit.c.target) & (answer.c.tenant == audit.c.tenant) & (answer.c.action == by)
-        is_partial = or_(*(_fits(answer.c.detail, each + "*") for each in in_part))
-        same &= not_(_fits(audit.c.detail, of_many + "*") & is_partial)
-        query = select(audit).where(audit.c.action == action, audit.c.at >= since, audit.c.at < until)
-        query = query.where(audit.c.id > after)
-        query = query.where(~exists().where(same)).order_by(audit.c.id).limit(limit)
         return [entry_of(row) for row in await self._database.rows(query)]
 
 

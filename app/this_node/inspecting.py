@@ -35,7 +35,7 @@ MAX_PAGE_BYTES = 4 << 20  # of payloads that are shown at once
 LAST_WORDS_S = 1.0
 MAX_SESSIONS = 64  # that an inspection of a backend sees at a time; it counts the others
 CONFIRM_S = 10.0  # in which whoever has opened one must have asked again whether that is allowed
-STANDSTILL_S = 5.0  # as long as other nodes take it for living; later they may have written that it has ended
+STANDSTILL_S = 5.0  # as long as other nodes take it for living; later they have said that its inspections are over
 
 log = logging.getLogger(__name__)
 
@@ -291,10 +291,6 @@ class Inspecting:
             )  # fmt: skip
 
     # --- secrets
-
-    def mask_for(self, spec: BackendSpec) -> Mask:
-        """Removes the secrets of this backend."""
-        return Mask(self._secrets(spec))
 
     def _secrets_of(self, tenant: str) -> Callable[[str], Iterable[str] | None]:
         def of(member: str) -> Iterable[str] | None:

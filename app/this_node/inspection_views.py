@@ -11,7 +11,6 @@ from app.inspections.inspection import About, Ending, Identity, Inspection
 from app.inspections.message import InspectedMessage, Place
 
 OF_MANY = "next sessions of "  # so begins what the trail says of one that was opened on every node
-ENDS_OF_PARTS: tuple[Ending, ...] = ("standstill", "shutdown")  # of one node's part, while others go on
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from app.this_node.limits_use import LimitsUse, use_of
 from app.this_node.listing import CallWindow, Listing, Use, Window, position
 from app.this_node.problems.problem import Problem
 from app.this_node.process_restart import Restarted, restart
-from app.this_node.replaying import Replayed, Replaying, ToolsCall
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -74,7 +73,6 @@ class NodeOverview:
     ) -> None:
         self.inspecting = inspecting
         self._upstreams, self._watching = upstreams, watching or Watching.nothing(node)
-        self._replaying = None if upstreams is None else Replaying(pool, upstreams)
         self._history = CallHistory(0, 0) if history is None else history
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
         self._id, self._version, self._started_at = node, version, datetime.now(UTC)
@@ -240,12 +238,6 @@ class NodeOverview:
     def call_groups(self, tenant: str, window: CallWindow, by: str) -> Sequence[CallGroup]:
         """The sums of the tenant's last calls."""
         return grouped(filter(window.filter.matches, self._history.of(tenant)), by)
-
-    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed:
-        """As Replaying.replay."""
-        assert self._replaying is not None
-        assert self.inspecting is not None
-        return await self._replaying.replay(spec, limits, call, self.inspecting.mask_for(spec))
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:

@@ -6,7 +6,7 @@
 Real servers from the registries behind trunkline (a process for each session, forked, parked, shared), behind a bare
 bridge and behind supergateway: memory, CPU and times of sessions that are idle, chat and burst, and of opening them.
 Then calls to an echo server by more and more sessions. The result is JSON; its pictures are drawn beside it. With
---keep it becomes what the documents show and `trunkline size` computes with (bench/README.md).
+--keep it becomes what the documents show (bench/README.md).
 """
 
 import argparse

@@ -1,15 +1,10 @@
-"""What a run has found, as the documents show it: JSON, a table, charts, and the figures of `trunkline size`. Pure but
-for writing."""
+"""What a run has found, as the documents show it: JSON, tables and charts. Pure but for writing."""
 
-import contextlib
-import io
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
-from app.cli import main
 from capacity import plots
 
 PARKED_KIB = 11.4  # of 5,000: bench/parked.py
@@ -18,11 +13,8 @@ NODE, GATEWAYS = "trunkline", {"bridge": "bare bridge", "supergateway": "superga
 MODES = {"exec": "a process each", "fork": "forked", "parked": "parked", "shared": "shared", **GATEWAYS}
 PHASES = ("idle", "chatting", "bursting")
 SIZING = "docs/sizing.md"
-FIGURES, PICTURES, PAGE = "app/cli/sizing/figures.json", "docs/pictures", "docs/performance.md"
+PICTURES, PAGE = "docs/pictures", "docs/performance.md"
 BEGIN, END = "<!-- scripts/bench --capacity: begin -->", "<!-- end -->"
-EXAMPLE = re.compile(
-    r"(^```sh\n(trunkline size (?![^\n]*--from-gateway)[^\n]*)\n```\n```text\n).*?(^```$)", re.MULTILINE | re.DOTALL
-)
 Report = dict[str, Any]
 
 
@@ -167,58 +159,43 @@ def _series(found: Report, value: str) -> dict[str, list[tuple[float, float]]]:
     return series
 
 
-# --- what is kept
+# --- the table of docs/sizing.md
 
 
-def figures(found: Report) -> Report:
-    """What `trunkline size` computes with: no more of it than it needs."""
-    shared = [row for row in found["rows"] if row["mode"] == "shared"]
+def costs(found: Report) -> str:
+    """A row for each server and mode that sizes are computed with, and one of the node itself."""
+    head = (
+        "| server | | MiB of a process | MiB on each node | CPU s of a start | s of a start | CPU ms of a call "
+        "| CPU s of an idle session in an hour |"
+    )
+    rows = [row for row in found["rows"] if row["mode"] in ("exec", "fork", "shared")]
+    lines = [head, "|---|---|--:|--:|--:|--:|--:|--:|", *map(_costs, rows)]
     nodes = [row["memory"]["node_mib"] for row in found["rows"] if row["mode"] not in GATEWAYS]
-    session_kib = max([row["memory"]["gateway_kib_per_session"] for row in shared], default=30.0)
-    of_trunkline = [point for point in found["curves"] if point["system"] == NODE]
-    servers: dict[str, Any] = {
-        name: {"language": about["language"], "version": about["version"], "modes": {}}
-        for name, about in found["servers"].items()
-    }
-    for row in found["rows"]:
-        if row["mode"] in ("exec", "fork"):
-            servers[row["server"]]["modes"][row["mode"]] = _of_process(row)
-        elif row["mode"] == "shared":
-            servers[row["server"]]["modes"]["shared"] = _of_shared(row)
-    return {
-        "date": found["date"],
-        "machine": f"{found['machine']['cores']} cores, {found['machine']['processor']}",
-        "load": found["load"],
-        "node_mib": round(max(nodes)),
-        "session_kib": max(1, round(session_kib)),
-        "gateway_call_cpu_ms": max(point["gateway_cpu_ms_per_call"] for point in of_trunkline),
-        "servers": {name: each for name, each in servers.items() if each["modes"]},
-    }
+    call = max(point["gateway_cpu_ms_per_call"] for point in found["curves"] if point["system"] == NODE)
+    return "\n".join([*lines, f"| the node | | | {max(nodes):.0f} | | | {call:g} | |"]) + "\n"
 
 
-def _of_process(row: Report) -> Report:
-    """Memory is the most that a session took in any phase."""
-    return {
-        "process_mib": round(max(session_mib(row, phase) for phase in PHASES), 1),
-        "fixed_mib": round(row["memory"]["fixed_mib"]),
-        "start_cpu_s": row["start_cpu_s"],
-        "start_s": round(row["opening"]["p50_ms"] / 1000, 2),
-        **_of_use(row),
-    }
+def session_kib(found: Report) -> int:
+    """Of a session in the node."""
+    shared: list[float] = [row["memory"]["gateway_kib_per_session"] for row in found["rows"] if row["mode"] == "shared"]
+    return round(max(shared))
 
 
-def _of_shared(row: Report) -> Report:
-    """The one process, at its largest; nothing is started for a session."""
-    most = max(row[phase]["mib"] for phase in PHASES[1:]) - row["memory"]["node_mib"]
-    return {"process_mib": 0.0, "fixed_mib": round(most), "start_cpu_s": 0.0, "start_s": 0.0, **_of_use(row)}
-
-
-def _of_use(row: Report) -> Report:
+def _costs(row: Report) -> str:
+    """Memory is the most that was reached in any phase. Of a shared process nothing is started for a session."""
     idle = row["idle"]["gateway_cpu_s_per_hour"] + row["idle"]["backend_cpu_s_per_hour"]
-    return {
-        "idle_cpu_s_per_hour": round(idle, 2),
-        "call_cpu_ms": round(row["chatting"]["backend_cpu_ms_per_call"], 2),
-    }
+    call = row["chatting"]["backend_cpu_ms_per_call"]
+    if row["mode"] == "shared":
+        most = max(row[phase]["mib"] for phase in PHASES[1:]) - row["memory"]["node_mib"]
+        process = f"| {most:.0f} | |"
+    else:
+        each = max(session_mib(row, phase) for phase in PHASES)
+        opening_s = row["opening"]["p50_ms"] / 1000
+        process = f"{each:.1f} | {row['memory']['fixed_mib']:.0f} | {row['start_cpu_s']} | {opening_s:.2f}"
+    return f"| `{row['server']}` | {MODES[row['mode']]} | {process} | {call:.1f} | {idle:.2f} |"
+
+
+# --- what is kept
 
 
 def draw(found: Report, folder: Path) -> None:
@@ -228,19 +205,10 @@ def draw(found: Report, folder: Path) -> None:
 
 
 def keep(found: Report, root: Path) -> None:
-    """Pictures, table and figures of the repository."""
+    """Pictures and tables of the repository."""
     draw(found, root / PICTURES)
-    (root / FIGURES).write_text(as_json(figures(found)))
-    page = (root / PAGE).read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    (root / PAGE).write_text(f"{before}{BEGIN}\n\n{table(found)}\n{END}{after}")
-    page = (root / SIZING).read_text()
-    (root / SIZING).write_text(EXAMPLE.sub(lambda found: f"{found[1]}{printed(found[2])}{found[3]}", page))
-
-
-def printed(command: str) -> str:
-    """What a command of `trunkline size` prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        main(shlex.split(command)[1:])
-    return said.getvalue()
+    for path, shown in ((PAGE, table(found)), (SIZING, costs(found))):
+        page = (root / path).read_text()
+        before, _, rest = page.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        (root / path).write_text(f"{before}{BEGIN}\n\n{shown}\n{END}{after}")

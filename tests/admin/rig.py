@@ -28,7 +28,7 @@ from app.backends.checks.steps import Steps
 from app.catalog.entries import Decision, Entry
 from app.catalog.knowledge import Knowledge
 from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
-from app.errors import Conflict, Disabled
+from app.errors import Disabled
 from app.http import health
 from app.inspections.inspection import About
 from app.inspections.inspections import Inspections
@@ -61,7 +61,6 @@ from app.this_node.limits_use import LimitsUse
 from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
 from app.this_node.problems.problem import Problem, for_tenant
 from app.this_node.process_restart import Restarted
-from app.this_node.replaying import Replayed, ToolsCall
 from app.this_node.views import (
     AddressUse,
     BackendRunning,
@@ -73,7 +72,6 @@ from app.this_node.views import (
     TenantUse,
 )
 from tests.auth.test_jwks import Host
-from tests.protocol.toolset.offers import offer, tool
 
 
 @dataclass
@@ -132,8 +130,6 @@ class Node:
     checked: list[BackendSpec] = field(default_factory=list)
     looked: Inspections = field(default_factory=lambda: Inspections(8 << 20))
     refusal: Opened | None = None  # of an inspection
-    replayed: list[tuple[BackendSpec, ToolsCall]] = field(default_factory=list)
-    offered: Offer = field(default_factory=lambda: offer("m", tools=[tool("say"), tool("echo")]))
 
     def status(self) -> NodeStatus:
         return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
@@ -234,13 +230,6 @@ class Node:
     async def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
         known = any(view.id == process for view in self.started.get(tenant, []))
         return ["first", "second", "third"][-lines:] if known else None
-
-    async def replay(self, spec: BackendSpec, limits: Limits, call: ToolsCall) -> Replayed:
-        """The process offers what `offered` says."""
-        if (why := await call.refusal(self.offered)) is not None:
-            raise Conflict(why)
-        self.replayed.append((spec, call))
-        return Replayed(1.5, '{"result":{}}', False, True, (), (), None)
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         self.checked.append(spec)

@@ -12,7 +12,7 @@ OPERATIONS = {
     if path.startswith(PREFIX)
 }
 NAMES = dict.fromkeys(
-    ("tenant", "backend", "toolset", "guide", "recipe", "session", "process", "key", "issuer", "inspection", "message"),
+    ("tenant", "backend", "toolset", "guide", "recipe", "session", "process", "key", "issuer", "inspection"),
     "acme",
 )
 

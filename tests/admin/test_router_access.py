@@ -38,7 +38,6 @@ UNKNOWN = {
     "session": "0123456789ab",
     "process": "0123456789abcdef",
     "inspection": "0123456789abcdef",
-    "message": "1",
 }
 
 

@@ -20,7 +20,6 @@ from app.admin import resources
 from app.admin.idempotency import ONCE
 from app.admin.route import AdminRoute
 from app.admin.router import PREFIX, _describe_tenant
-from app.inspections.message import InspectedMessage
 from tests.admin.rig import shared_api
 from tests.protocol.toolset.offers import offer, tool
 
@@ -109,20 +108,11 @@ def test_nothing_of_a_route_runs_in_a_thread(routes):
 APPROVED = {"status": "approved", "fingerprint": "x", "reasons": [], "refusal": ""}
 
 
-def a_call_passes(rig, id: str) -> None:
-    line = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_current_time"}}'
-    message = InspectedMessage(
-        1, 1.0, "backend", "to_server", "request", "tools/call", "1", "get_current_time", "", len(line)
-    )
-    rig.node.looked.find("acme", id).add(message, line)
-
-
 async def test_the_commands_of_the_guide_work_in_their_order(rig):
     await rig.ask("DELETE", "/api/v1/tenants/acme")
     rig.node.add_session("acme", "s1")
     rig.node.running["acme"] = [replace(each, backend="time") for each in rig.node.running["acme"]]
     rig.offers.found = {"get_current_time": APPROVED}
-    rig.node.offered = offer("time", tools=[tool("get_current_time")])
     rig.node.add_process("acme", "p1")
     rig.offers.known["acme", "time"] = offer("time", tools=[tool("get_current_time")])
     known = {"SESSION_ID": "s1", "PROCESS_ID": "p1"}
@@ -132,7 +122,5 @@ async def test_the_commands_of_the_guide_work_in_their_order(rig):
         path = PREFIX + Template(path).substitute(known)
         answer = await rig.ask(method, path, content=content, headers=headers)
         assert answer.is_success, (command, answer.text)
-        if (method, path) == ("POST", PREFIX + "/tenants/acme/inspections"):
-            a_call_passes(rig, answer.json()["id"])
         if method == "POST" and answer.content.startswith(b"{"):
             known[path.rpartition("/")[2].upper().rstrip("S") + "_ID"] = answer.json().get("id", "")

@@ -58,14 +58,10 @@ def test_the_charts_are_those_of_the_run_and_stand_in_the_page(report):
         assert f"(pictures/{name})" in page
 
 
-def test_the_figures_of_the_command_are_those_of_the_run(report):
-    assert json.loads((ROOT / report.FIGURES).read_text()) == report.figures(KEPT)
-
-
-def test_the_example_of_sizing_is_what_the_command_prints(report):
-    (example,) = report.EXAMPLE.finditer((ROOT / report.SIZING).read_text())
-    shown = example[0].partition("```text\n")[2].removesuffix("```")
-    assert shown == report.printed(example[2])
+def test_the_costs_that_sizes_are_computed_with_are_those_of_the_run(report):
+    page = (ROOT / report.SIZING).read_text()
+    assert page.partition(report.BEGIN)[2].partition(report.END)[0].strip() == report.costs(KEPT).strip()
+    assert f" {report.session_kib(KEPT)} KiB " in page
 
 
 def test_the_run_has_two_servers_of_each_language_in_each_way_and_the_peers():

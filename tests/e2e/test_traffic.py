@@ -1,4 +1,4 @@
-"""The messages of a session in the browser: opened, followed, found, saved, made again, and seen by the tenant."""
+"""The messages of a session in the browser: opened, followed, found, saved, and seen by the tenant."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -102,10 +102,6 @@ def test_a_call_is_followed_on_both_sides_found_saved_and_made_again(
     lines = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
     assert [each["side"] for each in lines] == ["client", "backend", "backend", "client"] * 2
 
-    first.get_by_role("button", name="Make it again").click()
-    page.get_by_role("dialog").get_by_role("button", name="Make it again").click()
-    expect(first.locator(".replayed")).to_contain_text("The same answer of echo")
-    assert desk.findings() == []
     page.set_viewport_size(PHONE)
     assert not desk.is_too_wide()
 

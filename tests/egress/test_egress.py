@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from app.egress import connection as connections
-from app.egress import copying, dialling, incoming, names
+from app.egress import dialling, incoming, names
 from app.egress import egress as egress_module
-from app.egress.copying import MAX_PIPES
 from app.egress.outgoing import PortRule
 from app.egress.refusals import Reason, Refused
 from tests.egress.conftest import WAIT_S, Lookup, Proxied, descriptors, listen, proxy, server, until
@@ -30,12 +29,8 @@ def socks(host: str, port: int, command: int = 1) -> bytes:
 # --- what gets through
 
 
-WITH_AND_WITHOUT_PIPES = pytest.mark.parametrize("max_pipes", [8, 0])
-
-
-@WITH_AND_WITHOUT_PIPES
-async def test_a_tunnel_carries_both_directions_and_half_closes(max_pipes: int):
-    async with proxy(max_pipes=max_pipes) as proxied, server() as port:
+async def test_a_tunnel_carries_both_directions_and_half_closes():
+    async with proxy() as proxied, server() as port:
         reader, writer, head = await proxied.connect(f"127.0.0.1:{port}")
         assert head.startswith(b"HTTP/1.1 200 ")
         writer.write(b"x" * 300_000)
@@ -122,8 +117,7 @@ async def test_an_answer_that_comes_before_the_end_of_a_body_arrives():
             writer.close()
 
 
-@WITH_AND_WITHOUT_PIPES
-async def test_a_reader_that_does_not_read_stops_the_sender_and_costs_no_memory(max_pipes: int):
+async def test_a_reader_that_does_not_read_stops_the_sender():
     sent = 0
 
     async def endless(reader, writer):
@@ -133,7 +127,7 @@ async def test_a_reader_that_does_not_read_stops_the_sender_and_costs_no_memory(
             await writer.drain()
             sent += 1 << 20
 
-    async with proxy(max_pipes=max_pipes) as proxied, server(endless) as port:
+    async with proxy() as proxied, server(endless) as port:
         plain = socket.create_connection(("127.0.0.1", proxied.port))
         plain.sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
         await until(lambda: sent)
@@ -163,9 +157,46 @@ async def test_a_destination_that_resets_resets_the_client():
         await until(lambda: proxied.connections == 0)
 
 
-async def test_bytes_arrive_in_order_whatever_the_readers_do():
-    """With few pipes and readers that pause, connections change between pipes and the buffer in the middle."""
+async def test_a_body_that_is_cut_off_is_not_taken_for_the_whole():
+    ended = asyncio.get_running_loop().create_future()
 
+    async def reads(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        ended.set_result((await asyncio.gather(reader.read(), return_exceptions=True))[0])
+
+    async with proxy() as proxied, server(reads) as port:
+        _, writer = await proxied.open()
+        writer.write(f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nContent-Length: 5\r\n\r\nhe".encode())
+        writer.write_eof()
+        assert isinstance(await asyncio.wait_for(ended, WAIT_S), ConnectionResetError)
+        writer.close()
+        await until(lambda: proxied.connections == 0)
+
+
+async def test_an_unexpected_error_resets_its_connection_and_no_other(monkeypatch, caplog):
+    real = connections.Tunnel._copy
+
+    async def fails(tunnel, source, sink, most):
+        size = await real(tunnel, source, sink, most)
+        if size == 3:
+            raise ValueError("a bug")
+        return size
+
+    monkeypatch.setattr(connections.Tunnel, "_copy", fails)
+    async with proxy() as proxied, server() as port:
+        broken, broken_writer, _ = await proxied.connect(f"127.0.0.1:{port}")
+        good, writer, _ = await proxied.connect(f"127.0.0.1:{port}")
+        broken_writer.write(b"bad")
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(broken.read(), WAIT_S)
+        writer.write(b"good")
+        assert await asyncio.wait_for(good.readexactly(4), WAIT_S) == b"good"
+        for each in (writer, broken_writer):
+            each.close()
+    assert "a bug" in caplog.text
+
+
+async def test_bytes_arrive_in_order_whatever_the_readers_do():
     def part(number: int) -> bytes:
         return (b"%08d" % number) * 8192
 
@@ -185,7 +216,7 @@ async def test_bytes_arrive_in_order_whatever_the_readers_do():
         finally:
             writer.close()
 
-    async with proxy(max_pipes=2) as proxied, server(numbers) as port:
+    async with proxy() as proxied, server(numbers) as port:
         assert all(await asyncio.gather(*(read(proxied, port, 0.02 * (each % 3)) for each in range(12))))
 
 
@@ -475,13 +506,13 @@ async def test_a_thousand_connections_of_many_processes_and_nothing_is_left():
         await until(lambda: proxied.connections == 0)
         for line in lines:
             line.close()
-        await until(lambda: descriptors() <= before + 2 * MAX_PIPES)
+        await until(lambda: descriptors() <= before)
 
 
 async def test_an_idle_connection_ends_and_one_that_is_used_does_not(monkeypatch):
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
-    for module in (egress_module, copying):
+    for module in (egress_module, connections):
         monkeypatch.setattr(module, "time", clock)
     async with proxy(idle_s=600.0, sweep_s=0.05) as proxied, server() as port:
         idle, idle_writer, _ = await proxied.connect(f"127.0.0.1:{port}")

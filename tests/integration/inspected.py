@@ -48,7 +48,3 @@ CALL = [
 def trail(endpoint: Endpoint) -> list[str]:
     found = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/audit?action=inspection.*")["items"]
     return [each["action"] for each in found]
-
-
-def replay(seen: Inspected, number: int, expect: int = 0) -> Any:
-    return seen.gateway.api("POST", f"{seen.path}/messages/{number}:replay", {}, expect=expect)

@@ -93,10 +93,6 @@ PAGES = {
         beside=partial(listening, [*SDK, "streamable", str(WEATHER)], WEATHER),
     ),
     "docs/security.md": Example(TENANT + NOTES),
-    "docs/sizing.md": Example(
-        TENANT + "trunkline backends set time --tenant acme warm=1\n"
-        "until trunkline processes list --tenant acme --json | grep -q '\"resident_bytes\": [1-9]'; do :; done\n"
-    ),
     "docs/toolsets.md": Example(TENANT + NOTES, leaves_out=WALK),
 }
 

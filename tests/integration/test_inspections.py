@@ -12,8 +12,8 @@ import jwt
 import pytest
 
 from tests.console.browser import Browser
-from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, running_gateway, until
-from tests.integration.inspected import CALL, Inspected, replay, session_of, shape, trail
+from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, until
+from tests.integration.inspected import CALL, Inspected, session_of, shape, trail
 from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.parked import is_parked, opened, parking, states
 from tests.integration.sessionless_wire import SessionlessClient
@@ -276,7 +276,6 @@ async def test_the_next_sessions_of_a_toolset_are_seen_with_its_members(gateway:
             ("client", ""), ("backend", "blue"), ("backend", "blue"), ("client", ""),
         ]  # fmt: skip
         assert SECRET not in json.dumps(calls[1:])
-        assert replay(seen, calls[0]["number"], expect=409)["detail"].startswith("1 values of this call are masked")
 
 
 async def test_the_next_sessions_are_seen_behind_a_bridge_and_for_clients_without_a_session(
@@ -414,58 +413,6 @@ async def test_any_node_shows_what_the_node_of_the_session_sees(nodes: Nodes) ->
             await session.close()
 
 
-async def test_a_call_is_made_again_with_another_process(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint(ECHO, env={"TOKEN_OF_SERVER": SECRET})
-    async with wire(endpoint) as session:
-        seen = Inspected(endpoint)
-        await session.call("echo", text="again")
-        await session.call("whoami")
-        await session.call("echo", text=f"with {SECRET}")
-        with pytest.raises(RpcError):
-            await session.request("no/such")
-        for number in (1, 2):  # the client's request is what went to the process
-            found = replay(seen, number)
-            assert (found["backend"], found["same"], found["failure"]) == (endpoint.name, True, None)
-            assert "again" in found["answer"]
-            assert [each["step"] for each in found["steps"]] == ["start", "initialize", "tools/list", "tools/call"]
-            assert found["took_ms"] > 0 < found["took_ms_before"]
-        other = replay(seen, 5)
-        assert other["same"] is False
-        (difference, *_) = other["differences"]
-        assert difference["at"].startswith("/result/content/0/text")
-        assert difference["before"] != difference["now"]
-        assert "masked" in replay(seen, 9, expect=409)["detail"]
-        assert "only a `tools/call`" in replay(seen, 3, expect=409)["detail"]
-        assert "only a `tools/call`" in replay(seen, 13, expect=409)["detail"]
-        replay(seen, 99, expect=404)
-        assert seen.now()["last"] == 16  # nothing of it passed the session
-        processes = f"/tenants/{endpoint.tenant}/processes"
-        await until(lambda: [each["session_count"] for each in gateway.api("GET", processes)["items"]] == [1], 20)
-    assert trail(endpoint).count("inspection.replay") == 3
-
-
-async def test_a_call_of_a_toolset_is_made_again_with_its_member(gateway: Gateway) -> None:
-    toolset = toolboxes(gateway, "red", "blue")
-    async with wire(toolset) as session:
-        seen = Inspected(toolset)
-        await session.call("blue_say", text="hi")
-        (call,) = [each for each in seen.messages() if each["tool"] == "blue_say" and each["kind"] == "request"]
-        found = replay(seen, call["number"])
-        assert (found["backend"], found["same"]) == ("blue", True)
-
-
-async def test_a_call_of_a_server_without_handshakes_is_made_again(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint([sys.executable, "-I", "-S", str(ROOT / "tests/servers/mirror.py"), "2026"])
-    async with wire(endpoint) as session:
-        seen = Inspected(endpoint)
-        await session.call("mirror")
-        found = replay(seen, 1)
-        assert (found["same"], [each["step"] for each in found["steps"]]) == (
-            True,
-            ["start", "tools/list", "tools/call"],
-        )
-
-
 async def test_a_flood_in_one_session_holds_up_nobody_else(gateway: Gateway) -> None:
     endpoint, neighbour = gateway.endpoint(ECHO), gateway.endpoint(ECHO)
     # One takes a fifth of what may be used for one message; all of them take many times what an inspection may use.
@@ -481,71 +428,3 @@ async def test_a_flood_in_one_session_holds_up_nobody_else(gateway: Gateway) -> 
         assert any(each["payload"] is None and each["is_cut"] for each in messages)
         assert any(each["payload"] is not None for each in messages)
         assert seen.now()["last"] >= 2 * 60  # some may be refused: the process has too much to read
-
-
-async def test_what_a_pin_withholds_is_not_called_by_a_replay(gateway: Gateway) -> None:
-    box = toolboxes(gateway, "red")
-    endpoint = Endpoint(gateway, box.tenant, "red", f"{gateway.url}/t/{box.tenant}/red", box.key)
-    backend = f"/tenants/{endpoint.tenant}/backends/red"
-    async with wire(endpoint) as session:
-        seen = Inspected(endpoint)
-        await session.call("say", text="hi")
-        assert replay(seen, 1)["same"] is True
-        gateway.api("POST", f"{backend}:check")
-        gateway.api("POST", f"{backend}/tools:reject", {"tools": ["say"]})
-        for policy in ("warn", "block"):
-            gateway.api("PATCH", backend, {"pin": policy})
-            assert "was rejected" in replay(seen, 1, expect=409)["detail"]
-    assert trail(endpoint).count("inspection.replay") == 1
-
-
-async def test_what_the_new_process_offers_otherwise_is_not_called(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint([sys.executable, "-I", "-S", str(ROOT / "tests/servers/turncoat.py"), "two_faced"])
-    backend = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-    async with wire(endpoint) as session:
-        seen = Inspected(endpoint)
-        await session.call("say")
-        await session.call("evil")
-        say, evil = [
-            each["number"] for each in seen.messages() if each["side"] == "backend" and each["kind"] == "request"
-        ]
-        assert replay(seen, say)["failure"] is None  # nobody knows yet what it offers
-        gateway.api("PATCH", backend, {"pin": "warn"})
-        gateway.api("POST", f"{backend}:check")  # then the catalogue asks it too, and is told something else
-        catalog = f"/tenants/{endpoint.tenant}/catalog/{endpoint.name}"
-        await until(lambda: gateway.api("GET", catalog)["revision"] is not None, 60)
-        gateway.api("POST", f"{backend}/tools:approve", {})
-        for policy in ("warn", "block", "off"):
-            gateway.api("PATCH", backend, {"pin": policy})
-            words = "otherwise than the catalogue knows it" if policy == "off" else "say"
-            assert words in replay(seen, say, expect=409)["detail"]
-            replay(seen, evil, expect=409)
-    assert trail(endpoint).count("inspection.replay") > 1, "it was started to be asked"
-
-
-async def test_what_the_address_does_not_show_now_is_not_called(gateway: Gateway) -> None:
-    toolset = toolboxes(gateway, "red", "blue")
-    async with wire(toolset) as session:
-        seen = Inspected(toolset)
-        await session.call("blue_say", text="hi")
-        (call,) = [each["number"] for each in seen.messages() if each["member"] and each["kind"] == "request"
-                   and each["method"] == "tools/call"]  # fmt: skip
-        assert replay(seen, call)["same"] is True
-        path = f"/tenants/{toolset.tenant}/toolsets/{toolset.name}"
-        members = gateway.api("GET", path)["members"]
-        gateway.api("PATCH", path, {"members": [{**each, "exclude": ["say"]} for each in members]})
-        assert "does not show the tool say of blue" in replay(seen, call, expect=409)["detail"]
-        gateway.api("PATCH", path, {"members": members[:1]})
-        assert "does not show" in replay(seen, call, expect=409)["detail"]
-        gateway.api("DELETE", path)
-        assert "no toolset" in replay(seen, call, expect=409)["detail"]
-
-
-async def test_what_a_filter_hides_now_is_not_called(gateway: Gateway) -> None:
-    box = toolboxes(gateway, "red")
-    endpoint = Endpoint(gateway, box.tenant, "red", f"{gateway.url}/t/{box.tenant}/red", box.key)
-    async with wire(endpoint) as session:
-        seen = Inspected(endpoint)
-        await session.call("say", text="hi")
-        gateway.api("PATCH", f"/tenants/{box.tenant}/backends/red", {"exclude": ["s*"]})
-        assert "does not show" in replay(seen, 1, expect=409)["detail"]

@@ -81,10 +81,16 @@ FAULTS_OF_EGRESS = (
     ),
     Fault(
         "a second request of plain HTTP reaches the first one's host",
-        "app/egress/copying.py",
-        "        if self._left == 0:  # the next request of plain HTTP, or nothing that was asked for\n"
-        "            self._tunnel.abort()\n            return False\n",
-        "        self._left = None\n",
+        "app/egress/connection.py",
+        "            await self._send_body(self._body_bytes)\n            return\n",
+        "            pass\n",
+        PROXY,
+    ),
+    Fault(
+        "a body that is cut off looks whole to its destination",
+        "app/egress/connection.py",
+        "                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)\n",
+        "                    pass\n",
         PROXY,
     ),
     Fault(

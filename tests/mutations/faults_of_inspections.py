@@ -1,10 +1,9 @@
-"""Faults of inspections and replays: who may look, what is masked, what ends, and what is called again."""
+"""Faults of inspections: who may look, what is masked, and what ends."""
 
 from tests.mutations.fault import Fault
 
 REST = "tests/admin/resources/now/test_inspections.py"
 OBJECT = "tests/this_node/test_inspecting.py"
-REPLAY = "tests/this_node/test_replaying.py"
 MEMORY = "tests/inspections/test_inspection.py"
 
 FAULTS_OF_INSPECTIONS = (
@@ -44,11 +43,11 @@ FAULTS_OF_INSPECTIONS = (
         (f"{OBJECT}::test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant",),
     ),
     Fault(
-        "a node that stood still goes on looking, although the trail says that it has ended",
+        "a node that stood still goes on looking, although others have said that it is over",
         "app/this_node/inspecting.py",
         'self.end_where(lambda inspection: True, "standstill")',
         "pass",
-        (f"{OBJECT}::test_after_a_standstill_all_end_since_others_may_have_written_that_they_have",),
+        (f"{OBJECT}::test_after_a_standstill_all_end_since_others_have_said_that_they_are_over",),
     ),
     Fault(
         "who reads sees payloads",
@@ -63,27 +62,6 @@ FAULTS_OF_INSPECTIONS = (
         "return self._largest(tenant if with_it >= self._bytes_of[most] and self._bytes_of.get(tenant) else most)",
         "return holder if holder.bytes else self._largest(most)",
         (f"{MEMORY}::test_tenants_that_have_filled_the_memory_leave_others_an_equal_share",),
-    ),
-    Fault(
-        "a replay calls what its process must not be asked for",
-        "app/this_node/replaying.py",
-        "if (why := await call.refusal(offer)) is not None:",
-        "if (why := await call.refusal(offer)) is not None and False:",
-        (f"{REPLAY}::test_what_must_not_be_called_is_not",),
-    ),
-    Fault(
-        "any number of replays run at once",
-        "app/this_node/replaying.py",
-        "if self._running.total() >= MAX_AT_ONCE or self._running[tenant] >= MAX_OF_TENANT:",
-        "if False:",
-        (f"{REPLAY}::test_one_tenant_may_have_fewer_than_all",),
-    ),
-    Fault(
-        "the end of an inspection whose node has died is never written",
-        "app/cluster/lost_inspections.py",
-        "if entry.id in still:",
-        "if False:",
-        ("tests/cluster/test_lost_inspections.py::test_one_that_no_node_knows_and_that_has_no_end_gets_one",),
     ),
     Fault(
         "an inspection of next sessions sees older ones that move to its node",

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain import Selection
-from app.protocol.toolset.member_tools import MemberTools, shows
+from app.protocol.toolset.member_tools import Choice, MemberTools
 from app.search.patterns import Patterns
 from app.search.work import finished
 from tests.protocol.toolset.offers import offer, tool
@@ -76,7 +76,7 @@ def test_a_long_name_is_matched_in_small_steps():
 
 
 def test_one_tool_alone():
-    selection = Selection(include=("get_*",), exclude=("*_secret",))
-    assert [name for name in ("get_a", "get_secret", "put") if shows(selection, name)] == ["get_a"]
-    assert shows(Selection(), "a")
+    choice = finished(Choice.reading(Selection(include=("get_*",), exclude=("*_secret",))))
+    assert [name for name in ("get_a", "get_secret", "put") if finished(choice.showing(name))] == ["get_a"]
+    assert finished(finished(Choice.reading(Selection())).showing("a"))
     assert finished(Patterns.of([]).matching("a")) is False

@@ -286,7 +286,7 @@ async def test_an_end_that_the_trail_does_not_take_is_written_later(rig, princip
     assert tries[0] is tries[1]
 
 
-async def test_after_a_standstill_all_end_since_others_may_have_written_that_they_have(rig, monkeypatch):
+async def test_after_a_standstill_all_end_since_others_have_said_that_they_are_over(rig, monkeypatch):
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(module, "STANDSTILL_S", -1.0)  # however short it was
     rig.inspecting.open("acme", asked(backend="echo"))

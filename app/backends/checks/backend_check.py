@@ -183,7 +183,7 @@ class Talk:
         conversation = Conversation(link)
         link.attach(conversation)
         with anyio.fail_after(timeouts.initialize_s), self._steps.timed("initialize"):
-            self._result = await greet(conversation)
+            self._result = await _greet(conversation)
         has_begun()
         offered = [kind for kind in _LISTS if self._result.capabilities.get(kind) not in (None, False)]
         self._steps.skip(*(f"{kind}/list" for kind in _LISTS if kind not in offered))
@@ -208,7 +208,7 @@ class Talk:
         return replace(self._result, capabilities=capabilities, counts=self._counts, steps=self._steps.taken)
 
 
-async def greet(conversation: Conversation) -> CheckResult:
+async def _greet(conversation: Conversation) -> CheckResult:
     """The handshake, and what the server says of itself in it. Raises BackendError."""
     client = {"name": "trunkline-check", "version": __version__}
     params = {"protocolVersion": HANDSHAKE[-1], "capabilities": {}, "clientInfo": client}

@@ -70,22 +70,6 @@ def show_messages(options: argparse.Namespace, pause: Callable[[float], None] = 
         return _show(rest, path, options, is_followed=options.follow, pause=pause)
 
 
-def replay_call(options: argparse.Namespace) -> int:
-    """`trunkline inspections replay`: exit code 1 if there is no answer, or another one. Raises GatewayError."""
-    path = f"/tenants/{segment(options.tenant)}/inspections/{segment(options.id)}/messages/{options.message}:replay"
-    with open_rest(options, is_patient=True) as rest:
-        found = rest.ask("POST", path, {})
-    if options.json:
-        print_json(found)
-    else:
-        for name in ("backend", "took_ms", "took_ms_before", "same", "failure", "answer"):
-            print(f"{name:15} {one_line(found.get(name))}")
-        for each in found.get("differences") or []:
-            words = (one_line(each.get(name)) for name in ("at", "before", "now"))
-            print("{}: {} -> {}".format(*words))
-    return 0 if found.get("failure") is None and found.get("same") is not False else 1
-
-
 def _show(
     rest: Rest, path: str, options: argparse.Namespace, *, is_followed: bool, pause: Callable[[float], None]
 ) -> int:

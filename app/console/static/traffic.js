@@ -2,7 +2,7 @@
 //
 // A row has a message of the client's side and the same one of the backend's. What client and server have written is text.
 
-import { confirmed, make } from "./dom.js";
+import { make } from "./dom.js";
 import { rest, wordsOf } from "./rest.js";
 
 const EVERY_MS = 1000;
@@ -75,9 +75,6 @@ function cell(message) {
     make("p", { class: "soft" }, about.join(" · ")),
   ];
   if (message.payload !== null) parts.push(payload(message));
-  if (list.dataset.manages && message.side === "backend" && message.method === "tools/call" && message.kind === "request" && message.payload !== null) {
-    parts.push(make("button", { type: "button", class: "quiet", "data-replay": message.number }, "Make it again"));
-  }
   return parts;
 }
 
@@ -127,39 +124,6 @@ function tell(about = last, missing = silent) {
     about.missed && `${about.missed} sessions not seen`, missing.length && `without ${missing.join(", ")}, which did not answer`,
     about.ended_at === null ? `open until ${about.ends_at.slice(11, 16)} UTC` : `it has ended (${about.ending})`].filter(Boolean).join(", ");
   if (state.textContent !== said) state.textContent = said;
-}
-
-// --- one call again
-
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-replay]");
-  if (button === null) return;
-  const ask = "Call this tool again, with a process of its own? A tool that changes something changes it again.";
-  if (!(await confirmed(ask, "Make it again"))) return;
-  button.disabled = true;
-  button.parentElement.querySelector(".replayed")?.remove();
-  const shown = make("div", { class: "replayed", role: "status" }, make("p", { class: "soft" }, "A process is being started…"));
-  button.after(shown);
-  try {
-    shown.replaceChildren(...outcome(await rest("POST", `${path}/messages/${button.dataset.replay}:replay`, {})));
-  } catch (error) {
-    shown.replaceChildren(make("p", { class: "error" }, wordsOf(error)));
-  } finally {
-    button.disabled = false;
-  }
-});
-
-function outcome(found) {
-  if (found.failure !== null) return [make("p", { class: "error" }, found.failure)];
-  const before = found.took_ms_before === null ? "" : `, before ${found.took_ms_before.toFixed(1)} ms`;
-  const same = { true: "The same answer", false: "Another answer", null: "An answer that cannot be compared" }[found.same];
-  const parts = [make("p", { class: `notice ${found.same === false ? "warn" : "good"}` }, `${same} of ${found.backend}, in ${found.took_ms.toFixed(1)} ms${before}.`)];
-  for (const each of found.differences) {
-    parts.push(make("p", { class: "soft" }, each.at), make("pre", { tabindex: 0, "aria-label": `Difference at ${each.at}` },
-      make("del", {}, each.before ?? "(nothing)"), "\n", make("ins", {}, each.now ?? "(nothing)")));
-  }
-  parts.push(make("details", {}, make("summary", {}, "The whole answer"), make("pre", { tabindex: 0, "aria-label": "Answer" }, pretty(found.answer ?? "It is too large."))));
-  return parts;
 }
 
 // --- while they pass

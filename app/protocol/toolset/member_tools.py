@@ -10,7 +10,7 @@ from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in,
 from app.protocol.toolset.names import shown_as
 from app.protocol.toolset.offer import Offer
 from app.search.patterns import Patterns
-from app.search.work import Work, finished
+from app.search.work import Work
 
 AT_ONCE = 16  # items between two points at which the work can be interrupted
 _OLD_UI_KEY = "ui/resourceUri"  # in `_meta` of a tool: the form of MCP Apps before `ui: {resourceUri}`
@@ -33,11 +33,6 @@ class Choice:
         if (yield from self._exclude.matching(tool)):
             return False
         return self._include is None or (yield from self._include.matching(tool))
-
-
-def shows(selection: Selection, tool: str) -> bool:
-    """Whether this selection shows this one tool."""
-    return finished(finished(Choice.reading(selection)).showing(tool))
 
 
 class MemberTool(NamedTuple):

@@ -298,7 +298,7 @@ ROLES = {
 }  # fmt: skip
 WAYS = {
     "list": ("GET", ""), "show": ("GET", "/{id}"), "messages": ("GET", "/{id}/messages"),
-    "replay": ("POST", "/{id}/messages/1:replay"), "close": ("DELETE", "/{id}"), "open": ("POST", ""),
+    "close": ("DELETE", "/{id}"), "open": ("POST", ""),
 }  # fmt: skip
 MAY = {"platform": frozenset(WAYS), "admin": frozenset(WAYS), "reader": frozenset({"list", "show", "messages"})}
 
@@ -329,7 +329,6 @@ async def test_every_role_may_do_what_it_may_with_an_inspection_and_nothing_else
         assert (shown["payload"] is None) == (role == "reader")
     is_closed = way == "close" and way in MAY.get(role, ())
     assert [each.ending for each in rig.node.looked.of("acme")][-1] == ("closed" if is_closed else None)
-    assert len(rig.node.replayed) == (way == "replay" and way in MAY.get(role, ()))
     if tenant != "acme" and role != "platform":  # nor in its own tenant
         own = await rig.ask(method, PATH.replace("acme", tenant) + path.format(id=about["id"]), body, key=key)
         assert not own.is_success or way == "list"
@@ -388,67 +387,3 @@ async def test_a_request_that_is_cancelled_half_way_leaves_nothing_open(rig):
         tasks.cancel_scope.cancel()
     assert [each.ending for each in rig.node.looked.of("acme")] == ["closed"]
     assert [act.action for act in await rig.trail("acme")][:2] == ["inspection.open", "inspection.close"]
-
-
-async def test_only_whole_calls_are_replayed_and_by_administrators(rig):
-    about = await opened(rig)
-    inspection = rig.node.looked.find("acme", about["id"])
-
-    def pass_by(side, kind, line, **fields):
-        number = inspection.numbers.next()
-        message = InspectedMessage(number, 5.0, side, "to_server" if kind == "request" else "to_client", kind,
-                                   "tools/call", "7", "echo", "", len(line), **fields)  # fmt: skip
-        inspection.add(message, line.encode())
-        return f"{PATH}/{about['id']}/messages/{number}:replay"
-
-    asked = pass_by("client", "request", '{"params":{"name":"outer"}}')
-    sent = pass_by("backend", "request", '{"params":{"name":"say","arguments":{"text":"hi"}}}', pair=1)
-    pass_by("backend", "result", '{"result":{"content":[]}}', answers=2, took_ms=7.0)
-    masked = pass_by("backend", "request", '{"params":{"name":"say","arguments":{"password":"hi"}}}')
-    refused = pass_by("client", "request", '{"params":{"name":"outer"}}')
-    for path in (asked, sent):
-        answer = (await rig.ask("POST", path, {})).json()
-        assert (answer["backend"], answer["same"], answer["took_ms_before"]) == ("echo", True, 7.0)
-    (spec, call), _ = rig.node.replayed
-    assert (spec.name, call.params) == ("echo", {"name": "say", "arguments": {"text": "hi"}})
-    assert json.loads(call.before) == {"result": {"content": []}}
-    for path, words in ((masked, "masked"), (refused, "did not reach")):
-        answer = await rig.ask("POST", path, {})
-        assert (answer.status_code, words in answer.json()["detail"]) == (409, True)
-    assert (await rig.ask("POST", sent, {}, key=await rig.key("acme", "tenant:read"))).status_code == 403
-    assert (await rig.ask("POST", sent, {}, key=await rig.key("zenith", "tenant:admin"))).status_code == 404
-    assert [act.action for act in await rig.trail("acme")].count("inspection.replay") == 2
-
-
-async def replayed_meanwhile(rig, happens):
-    """The answer to a replay by an administrator, during which this happens."""
-    about, key = await opened(rig), await rig.key("acme", "tenant:admin")
-    inspection = rig.node.looked.find("acme", about["id"])
-    line = b'{"params":{"name":"say","arguments":{}}}'
-    number = inspection.numbers.next()
-    sent = InspectedMessage(number, 5.0, "backend", "to_server", "request", "tools/call", "7", "say", "", len(line))
-    inspection.add(sent, line)
-    replay = rig.node.replay
-
-    async def meanwhile(*asked):
-        await happens(key)
-        return await replay(*asked)
-
-    rig.node.replay = meanwhile
-    answer = await rig.ask("POST", f"{PATH}/{about['id']}/messages/{number}:replay", {}, key=key)
-    assert len(rig.node.replayed) == 1
-    return answer
-
-
-async def test_a_key_that_is_revoked_during_a_replay_does_not_get_its_answer(rig):
-    async def revoke(key):
-        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())
-
-    assert (await replayed_meanwhile(rig, revoke)).status_code == 401
-
-
-async def test_a_tenant_that_forbids_inspections_during_a_replay_keeps_its_answer(rig):
-    async def forbid(_key):
-        assert (await rig.ask("PATCH", "/api/v1/tenants/acme", {"inspections": "metadata"})).status_code == 200
-
-    assert (await replayed_meanwhile(rig, forbid)).status_code == 409
