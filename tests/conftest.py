@@ -15,7 +15,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from tests import backend_defaults
+from tests import backend_defaults, costs
 
 pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
@@ -55,12 +55,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos", type=float, metavar="MINUTES", help="tests/chaos for so long instead of ten seconds")
     group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
     group.addoption("--pictures", metavar="DIRECTORY", help="with --e2e: keeps pictures of the console there")
+    group.addoption("--costs", metavar="FILE", help="writes there what each file and fixture costs")
     group.addoption("--quick", action="store_true", help="only tests without a socket, a process or a database server")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--backends") and not hasattr(config, "workerinput"):
         backend_defaults.announce(config.getoption("--backends"))
+    if config.getoption("--costs"):
+        config.pluginmanager.register(costs.Measured())
 
 
 def _is_real(item: pytest.Item) -> bool:
