@@ -16,6 +16,7 @@ import httpcore2
 import pytest
 
 from tests import backend_defaults, costs
+from tests.long import is_long
 
 pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
@@ -72,8 +73,12 @@ def _is_real(item: pytest.Item) -> bool:
 
 def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
     """Whether it stands in one of these folders or files of tests/."""
-    where = item.path.relative_to(ROOT / "tests")
-    return where.parts[0] in places or str(where) in places
+    where = _where(item)
+    return where.partition("/")[0] in places or where in places
+
+
+def _where(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").as_posix()
 
 
 def _missing_for(item: pytest.Item) -> str | None:
@@ -123,6 +128,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _is_real(item):
             item.add_marker(pytest.mark.real)
+        if is_long(_where(item), getattr(item, "originalname", item.name)):
+            item.add_marker(pytest.mark.long)
         if reason := _missing_for(item):
             item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=_is_real)

@@ -1,7 +1,7 @@
 """`scripts/test --costs FILE`: what each test file and each fixture costs, as two tables in Markdown.
 
-Seconds of CPU (of the worker and of the programs that ended meanwhile) and of waiting: the rest of the time that passed. A
-fixture's seconds are also in those of the file whose test asked for it first.
+Seconds of CPU (of the worker and of programs that ended meanwhile) and of waiting: the rest of the time that passed.
+A fixture's seconds are also in those of the file whose test asked for it first.
 """
 
 import json
@@ -27,12 +27,13 @@ class Measured:
 
     @contextmanager
     def _adding_to(self, costs: Counter[str]) -> Iterator[None]:
-        wall_s, cpu_s = time.monotonic(), sum(os.times()[:4])
+        began_at, cpu_before_s = time.monotonic(), sum(os.times()[:4])
         try:
             yield
         finally:
-            cpu_s = sum(os.times()[:4]) - cpu_s
-            costs.update(times=1, cpu_ms=round(cpu_s * 1e3), wait_ms=max(0, round((time.monotonic() - wall_s - cpu_s) * 1e3)))  # type: ignore[call-arg]
+            cpu_ms = round(1e3 * (sum(os.times()[:4]) - cpu_before_s))
+            wall_ms = round(1e3 * (time.monotonic() - began_at))
+            costs.update({"times": 1, "cpu_ms": cpu_ms, "wait_ms": max(0, wall_ms - cpu_ms)})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -41,11 +42,14 @@ class Measured:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        if fixturedef.func.__name__ == "get_direct_param_fixture_func":  # what `parametrize` gives
+            return (yield)
         with self._adding_to(self.fixtures[f"{fixturedef.argname} ({fixturedef.baseid or 'plugin'})"]):
             return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
             output["costs"] = json.dumps({"files": self.files, "fixtures": self.fixtures})
         else:
             Path(session.config.getoption("--costs")).write_text(self.tables())

@@ -42,7 +42,7 @@ from app.storage.audit_follower import POLL_S, AuditFollower
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.this_node.change_effects import ChangeEffects
-from tests.admin.rig import migrated_file
+from tests.databases import migrated_file
 from tests.integration.stopwatch import stopwatch_of
 from tests.redis_servers import RedisServer
 from tests.sessions.fakes import alone

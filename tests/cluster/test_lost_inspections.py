@@ -17,7 +17,7 @@ from app.storage.audit import AuditEntry, AuditLog, Which
 from app.storage.audit_act import Act
 from app.this_node.inspection_views import InspectionView
 from app.this_node.listing import Gathered
-from tests.admin.rig import migrated_file
+from tests.databases import migrated_file
 
 OPENER = ("acme", "key", "k1")
 

@@ -19,8 +19,8 @@ from app.config.settings import Settings
 from app.errors import SettingsError, StorageReadOnly
 from app.node import demo, demo_clock, listeners
 from app.node.gateway import Gateway, open_gateway
-from app.storage import migrate
 from app.storage.audit_act import Act
+from tests.databases import migrate
 
 BASE = "http://127.0.0.1:1"
 
@@ -28,7 +28,7 @@ BASE = "http://127.0.0.1:1"
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     settings = Settings.from_env({}, data_dir=tmp_path, max_processes="8")
-    migrate.prepare(settings.database_url)
+    migrate(settings.database_url)
     async with open_gateway(settings) as gateway:
         yield gateway
 

@@ -43,7 +43,7 @@ def alone(tmp_path: Path) -> Make:
     def make(**changes: str) -> Settings:
         values = {"DATA_DIR": str(tmp_path), "SECRET_KEY": "ab" * 32, "MAX_PROCESSES": "20", **changes}
         settings = Settings.from_env({f"TRUNKLINE_{name}": value for name, value in values.items()})
-        migrate.prepare(settings.database_url)
+        migrate(settings.database_url)
         return settings
 
     return make
