@@ -27,9 +27,9 @@ from app.routing.routes import NodeRecord, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import GAP_S, StandstillDetector
-from app.storage import migrate
 from app.storage.backends import BackendRepository
 from app.storage.health import watch
+from tests.databases import migrate
 from tests.redis_servers import client_of
 
 SERVER = str(Path(__file__).parents[1] / "servers" / "stateless.py")
