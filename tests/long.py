@@ -4,7 +4,7 @@ Chosen by what a test costs against what nothing else shows. A test that a named
 run. Single cases of a parametrised test have the mark `long` where they stand.
 """
 
-# Folders and files of tests/.
+# Folders and files of tests/, and single tests as FILE::NAME.
 LONG = (
     # What is installed and released, and the pages that a newcomer follows: minutes, and changed by few commits.
     "packaging",
@@ -73,21 +73,44 @@ LONG = (
     "integration/test_silent_calls.py",
     "integration/test_tls.py",
     "integration/test_tracing.py",
+    # Single tests that cost more than the rest of their file, or that start nodes of their own.
+    "integration/test_calls.py::test_a_busy_tenant_pushes_out_its_own_only",
+    "integration/test_calls.py::test_they_are_those_of_all_nodes",
+    "integration/test_cli_rest.py::test_connect_writes_the_address_that_the_console_shows",
+    "integration/test_console_renewals.py::test_a_node_that_does_not_answer_is_named_where_it_is_missing",
+    "integration/test_console_sign_in.py::test_the_session_ends_with_the_token",
+    "integration/test_failures.py::test_a_gateway_that_is_stopping_takes_no_new_session",
+    "integration/test_failures.py::test_a_second_sigterm_stops_at_once",
+    "integration/test_failures.py::test_sessions_dropped_without_a_word_leave_no_process",
+    "integration/test_gateway_command.py::test_sessions_open_where_another_package_has_brought_sniffio",
+    "integration/test_gateway_command.py::test_the_demo_prints_a_working_address_and_key",
+    "integration/test_gateway_command.py::test_without_tls_sighup_is_ignored_with_a_line_in_the_log",
+    "integration/test_inspections.py::test_a_small_memory_keeps_the_newest",
+    "integration/test_inspections.py::test_any_node_shows_what_the_node_of_the_session_sees",
+    "integration/test_nodes.py::test_sessions_that_share_processes_get_their_own_answers_whichever_node_is_asked",
+    "integration/test_recipes.py::test_runs_on_two_nodes",
+    "integration/test_remote_upstreams.py::test_a_node_that_stops_ends_its_sessions_at_the_server",
+    "integration/test_remote_upstreams.py::test_a_server_that_stalls_floods_or_sends_elsewhere",
+    "integration/test_resume.py::test_a_node_that_stops_tells_its_clients_when_to_come_back",
+    "integration/test_sessionless.py::test_a_call_that_waits_for_its_client_does_not_hold_up_the_drain",
+    "integration/test_sessionless.py::test_many_calls_that_are_asked_twice_get_their_own_results_and_abandoned_ones_give_their_process_back",
+    "integration/test_shared_and_respawn.py::test_an_oversized_answer_fails_only_its_own_call",
+    "integration/test_switched_off.py::test_a_client_of_the_old_transport_hears_it_on_its_stream",
+    "integration/test_switched_off.py::test_a_node_that_starts_keeps_nothing_warm_of_a_tenant_that_is_off",
+    "integration/test_switched_off.py::test_processes_without_state_stop_too",
+    "integration/test_switched_off.py::test_without_redis_it_takes_five_seconds",
+    "node/test_hangup.py::test_a_node_whose_terminal_is_closed_stops_unless_it_was_started_for_that",
+    "processes/forking/test_forking.py::test_a_real_server_does_the_same_when_it_is_forked",
 )
 
 # Tests of those files.
 ALWAYS = {
     "integration/test_credentials_end.py": ("test_whoever_waits_for_a_process_when_the_key_is_revoked_gets_none",),
-    "integration/test_drain.py": ("test_whoever_has_connected_before_the_listener_closes_is_answered",),
-    "integration/test_freezing.py": (
-        "test_an_idle_session_stands_still_until_its_next_call_and_has_lost_nothing",
-        "test_nothing_stands_still_for_ever_when_its_node_is_gone",
-    ),
+    "integration/test_freezing.py": ("test_an_idle_session_stands_still_until_its_next_call_and_has_lost_nothing",),
     "integration/test_homes.py": ("test_each_tenant_has_its_own_and_its_backends_share_it",),
     "integration/test_inspections_of_nodes.py": (
         "test_of_sessions_that_move_only_those_that_were_opened_after_it_are_seen",
     ),
-    "integration/test_kept_calls.py": ("test_they_outlive_the_node_and_go_with_their_tenant",),
     "integration/test_misbehaviour_calls.py": (
         "test_who_waits_for_a_call_hears_of_the_death_at_once",
         "test_what_cannot_be_started_is_an_answer",
@@ -95,17 +118,13 @@ ALWAYS = {
     "integration/test_nodes_agree.py": (
         "test_streams_of_a_revoked_key_end_at_every_node_within_a_second",
         "test_a_changed_backend_is_the_new_one_at_every_node_within_a_second",
-        "test_a_tenants_rate_is_one_rate_over_all_nodes",
     ),
     "integration/test_nodes_command.py": (
         "test_nodes_share_the_port_and_each_has_an_address_of_its_own",
         "test_connections_are_spread_over_the_nodes",
         "test_what_does_not_go_together_is_one_line_and_exit_code_2",
     ),
-    "integration/test_parking.py": (
-        "test_an_idle_session_has_no_process_until_its_next_call",
-        "test_calls_and_parking_at_the_same_moment_lose_nothing_and_run_nothing_twice",
-    ),
+    "integration/test_parking.py": ("test_an_idle_session_has_no_process_until_its_next_call",),
     "integration/test_process_limits.py": (
         "test_the_rate_is_one_over_all_nodes",
         "test_the_kernel_holds_a_tenant_to_its_memory_also_when_the_limit_has_changed",
@@ -136,4 +155,5 @@ ALWAYS = {
 
 def is_long(file: str, function: str) -> bool:
     """Whether this test of a file of tests/ waits for `--long`."""
-    return (file in LONG or file.partition("/")[0] in LONG) and function not in ALWAYS.get(file, ())
+    is_named = not {file.partition("/")[0], file, f"{file}::{function}"}.isdisjoint(LONG)
+    return is_named and function not in ALWAYS.get(file, ())

@@ -33,6 +33,12 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
         yield gateway
 
 
+@pytest.fixture
+def _own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quicker one of the two servers."""
+    monkeypatch.setattr(demo, "_command", lambda: ("-I", demo_clock.__file__))
+
+
 async def said(gateway: Gateway) -> list[str]:
     with anyio.fail_after(60):
         return [text async for text in demo.set_up_demo(gateway, BASE)]
@@ -54,6 +60,7 @@ async def test_a_demo_that_works_says_nothing_else_and_keeps_its_key(gateway, ca
     assert (again, errors(caplog)) == (first, [])
 
 
+@pytest.mark.usefixtures("_own_clock")
 async def test_the_command_for_an_administrator_can_be_typed_as_it_is_printed(gateway, monkeypatch):
     own = os.path.join(sysconfig.get_path("scripts"), "trunkline")
     for path, printed in (("/nowhere", own), (os.path.dirname(own), "trunkline")):
@@ -92,6 +99,7 @@ def no_file(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.mark.usefixtures("_own_clock")
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -109,6 +117,7 @@ async def test_a_file_that_cannot_be_used_is_reported_and_the_key_printed(
     assert len(errors(caplog)) == len(told)
 
 
+@pytest.mark.usefixtures("_own_clock")
 async def test_a_key_that_was_revoked_is_replaced_and_that_is_said(gateway):
     await said(gateway)
     revoked = key_in(gateway)
