@@ -15,7 +15,8 @@ from typing import Any
 import httpcore2
 import pytest
 
-from tests import backend_defaults
+from tests import backend_defaults, costs
+from tests.long import is_long
 
 pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
@@ -55,12 +56,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos", type=float, metavar="MINUTES", help="tests/chaos for so long instead of ten seconds")
     group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
     group.addoption("--pictures", metavar="DIRECTORY", help="with --e2e: keeps pictures of the console there")
+    group.addoption("--costs", metavar="FILE", help="writes there what each file and fixture costs")
     group.addoption("--quick", action="store_true", help="only tests without a socket, a process or a database server")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--backends") and not hasattr(config, "workerinput"):
         backend_defaults.announce(config.getoption("--backends"))
+    if config.getoption("--costs"):
+        config.pluginmanager.register(costs.Measured())
 
 
 def _is_real(item: pytest.Item) -> bool:
@@ -69,8 +73,12 @@ def _is_real(item: pytest.Item) -> bool:
 
 def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
     """Whether it stands in one of these folders or files of tests/."""
-    where = item.path.relative_to(ROOT / "tests")
-    return where.parts[0] in places or str(where) in places
+    where = _where(item)
+    return where.partition("/")[0] in places or where in places
+
+
+def _where(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT / "tests").as_posix()
 
 
 def _missing_for(item: pytest.Item) -> str | None:
@@ -120,6 +128,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _is_real(item):
             item.add_marker(pytest.mark.real)
+        if is_long(_where(item), getattr(item, "originalname", item.name)):
+            item.add_marker(pytest.mark.long)
         if reason := _missing_for(item):
             item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=_is_real)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.admin.rig import Rig, migrated_file, open_rig
+from tests.admin.rig import Rig, open_rig
+from tests.databases import migrate
 from tests.postgres import empty, new_database
 
 HERE = Path(__file__).parent
@@ -33,7 +34,7 @@ def dialect(request: pytest.FixtureRequest) -> str:
 def url(dialect: str, request: pytest.FixtureRequest) -> str:
     """An empty database."""
     if dialect == "sqlite":
-        return _copy(request.getfixturevalue("tmp_path"))
+        return migrate(f"sqlite:///{request.getfixturevalue('tmp_path')}/test.db")
     url = str(request.getfixturevalue("postgres_database"))
     empty(url)
     return url
@@ -43,16 +44,11 @@ def url(dialect: str, request: pytest.FixtureRequest) -> str:
 def url_for_many(dialect: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """Another one, for a whole file."""
     if dialect == "sqlite":
-        yield _copy(request.getfixturevalue("tmp_path_factory").mktemp("untouched"))
+        yield migrate(f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('untouched')}/test.db")
         return
     server, template = (request.getfixturevalue(f"postgres_{name}") for name in ("url", "template"))
     with new_database(server, template) as url:
         yield url
-
-
-def _copy(folder: Path) -> str:
-    (folder / "test.db").write_bytes(migrated_file())
-    return f"sqlite:///{folder}/test.db"
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
@@ -49,7 +47,6 @@ from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
-from app.storage.migrate import upgrade
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
 from app.storage.tools.guides import GuideRepository
@@ -368,14 +365,6 @@ class Rig:
     async def trail(self, tenant: str | None = None) -> list[Act]:
         """The audit trail, oldest first."""
         return [entry.act for entry in reversed(await self.admin.audit.list(Which(tenant), limit=1000))]
-
-
-@cache
-def migrated_file() -> bytes:
-    """A fresh SQLite database; migrating once is enough for all."""
-    with TemporaryDirectory() as folder:
-        upgrade(f"sqlite:///{folder}/test.db")
-        return Path(folder, "test.db").read_bytes()
 
 
 @cache

@@ -23,11 +23,11 @@ from app.pins import fingerprint
 from app.protocol.toolset.offer import Offer
 from app.storage import BackendRepository, Database, TenantRepository
 from app.storage.audit_act import Act
-from app.storage.migrate import upgrade
 from app.storage.tables import approvals, audit
 from app.storage.tables import catalog as catalog_table
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
+from tests.databases import migrate
 
 KEY = ("acme", "red")
 SPEC = BackendSpec("acme", "red", "cat", pin="block")
@@ -85,9 +85,7 @@ def act(action: str) -> Act:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    url = f"sqlite:///{tmp_path}/test.db"
-    upgrade(url)
-    database = Database(url)
+    database = Database(migrate(f"sqlite:///{tmp_path}/test.db"))
     rig = Rig(database)
     await TenantRepository(database).create(Tenant("acme"))
     await rig.backends.create("acme", SPEC)

@@ -13,15 +13,16 @@ import pytest
 from app import __version__, cli
 from app.auth import ApiKeys, KeyMaker
 from app.config.settings import Settings
-from app.storage import ApiKeyRepository, Database, migrate
+from app.storage import ApiKeyRepository, Database
 from app.storage.audit import AuditLog, Which
+from tests.databases import migrate
 
 
 @pytest.fixture(autouse=True)
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One with a database, as the gateway leaves it."""
     monkeypatch.setenv("TRUNKLINE_DATA_DIR", str(tmp_path / "data"))
-    migrate.upgrade(Settings.from_env(os.environ).database_url)
+    migrate(Settings.from_env(os.environ).database_url)
     return tmp_path / "data"
 
 

@@ -27,7 +27,7 @@ from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.errors import InvalidRequest
 from app.storage import BackendRepository, Database
-from app.storage.migrate import upgrade
+from tests.databases import migrate
 
 URL = "https://gw.example.com/t/acme/time/mcp"
 
@@ -240,7 +240,7 @@ async def _register(*names: str) -> None:
 def register(*names: str) -> None:
     import asyncio
 
-    upgrade(Settings.from_env(os.environ).database_url)
+    migrate(Settings.from_env(os.environ).database_url)
     asyncio.run(_register(*names))
 
 

@@ -16,7 +16,8 @@ from app import cli
 from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.importing import EXISTS
-from app.storage import BackendRepository, Database, migrate
+from app.storage import BackendRepository, Database
+from tests.databases import migrate
 from tests.importing.test_importing import CLAUDE, stdio
 
 
@@ -35,7 +36,7 @@ def mcp_json(tmp_path: Path) -> str:
 @pytest.fixture
 def database(data_dir: Path) -> None:
     """One as the gateway leaves it."""
-    migrate.upgrade(Settings.from_env(os.environ).database_url)
+    migrate(Settings.from_env(os.environ).database_url)
 
 
 def stored(tenant: str = "default") -> list[BackendSpec]:

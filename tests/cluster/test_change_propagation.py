@@ -42,7 +42,7 @@ from app.storage.audit_follower import POLL_S, AuditFollower
 from app.storage.tools.guides import GuideRepository
 from app.storage.tools.recipes import RecipeRepository
 from app.this_node.change_effects import ChangeEffects
-from tests.admin.rig import migrated_file
+from tests.databases import migrated_file
 from tests.integration.stopwatch import stopwatch_of
 from tests.redis_servers import RedisServer
 from tests.sessions.fakes import alone
@@ -171,6 +171,8 @@ def act(action: str, target: str, detail: str = "") -> Act:
 @asynccontextmanager
 async def nodes(url: str, redis_url: str | None, count: int = 2) -> AsyncIterator[list[Node]]:
     async with AsyncExitStack() as stack:
+        if redis_url is None:  # then they hear of it by the trail only, and look often
+            stack.enter_context(pytest.MonkeyPatch.context()).setattr(audit_follower, "POLL_S", 0.1)
         made = []
         for number in range(count):
             errors = Counter("errors", "", ["reason"], registry=CollectorRegistry())

@@ -33,10 +33,10 @@ ERAS = ("dual", "legacy", "sessionless")
 EVERY = [(era, revision) for era in ERAS for revision in SCENARIOS]
 # Where a server is initialised. One that speaks 2026-07-28 with us is not, and has to answer `server/discover`.
 HANDSHAKES = [("dual", OLD), ("legacy", OLD), ("legacy", NEW)]
-# In front of two nodes, where each is also asked directly; in front of one the others. All of both under --long.
-IN_TURN_OFTEN = {("legacy", NEW)}
-THROUGH_TOOLSET_OFTEN = {("dual", OLD), ("sessionless", NEW)}
-BEHIND_ANOTHER_OFTEN = {("legacy", OLD), ("dual", NEW)}
+# Without --long there are two legs: a new client in front of an old server, and an old client in front of a new server,
+# through two nodes.
+OFTEN = {("legacy", NEW)}
+IN_TURN_OFTEN = {("sessionless", OLD)}
 QUIRKS = {"stdout-noise": EVERY, "silent-discover": HANDSHAKES, "slow-init": HANDSHAKES, "ping-client": HANDSHAKES}
 
 # Scenario -> its checks that fail. This one insists on the key `user_name` for a question; a server of the handshake
@@ -153,19 +153,14 @@ def _failed(result: dict[str, Any]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "leg",
-    [pytest.param(Leg(*each), marks=pytest.mark.long if each in IN_TURN_OFTEN else ()) for each in EVERY],
-    ids=str,
+    "leg", [pytest.param(Leg(*each), marks=() if each in OFTEN else pytest.mark.long) for each in EVERY], ids=str
 )
 def test_every_reachable_scored_scenario_passes(leg: Leg, tmp_path: Path) -> None:
     check(leg, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "leg",
-    [pytest.param(Leg(*each), marks=() if each in THROUGH_TOOLSET_OFTEN else pytest.mark.long) for each in EVERY],
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
 def test_the_same_passes_through_a_toolset(leg: Leg, tmp_path: Path) -> None:
     """The server is one of three members."""
     with running_gateway(tmp_path / "data") as gateway:
@@ -173,11 +168,8 @@ def test_the_same_passes_through_a_toolset(leg: Leg, tmp_path: Path) -> None:
     require_score(leg, result, printed)
 
 
-@pytest.mark.parametrize(
-    "leg",
-    [pytest.param(Leg(*each), marks=() if each in BEHIND_ANOTHER_OFTEN else pytest.mark.long) for each in EVERY],
-    ids=str,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("leg", [Leg(*each) for each in EVERY], ids=str)
 def test_the_same_passes_through_two_gateways(leg: Leg, tmp_path: Path) -> None:
     """The server is reached by URL: behind another gateway."""
     with running_gateway(tmp_path / "data") as gateway, running_gateway(tmp_path / "front", **LOOPBACK) as front:

@@ -11,7 +11,7 @@ from app.auth.sealing import Sealer
 from app.console.sessions import ENDS_AFTER, ConsoleSessions
 from app.storage import Database
 from app.storage.access.console_sessions import ConsoleSessionRepository, StoredSession
-from app.storage.migrate import upgrade
+from tests.databases import migrate
 
 SECRET = b"s" * 32
 
@@ -26,9 +26,7 @@ class Clock:
 
 @pytest.fixture
 async def database(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/test.db"
-    upgrade(url)
-    database = Database(url)
+    database = Database(migrate(f"sqlite:///{tmp_path}/test.db"))
     yield database
     await database.aclose()
 

@@ -30,7 +30,7 @@ ACCEPTS = {
     "events": "text/event-stream",
 }
 INITIALIZE_S = 300  # a tenth of it is how long a slow start may take before the gateway speaks in the older era
-EVERY_ACCEPT = {"conformance"}  # without --long: it starts in no time
+OFTEN = {"conformance"}  # without --long: it starts in no time
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 
@@ -121,13 +121,17 @@ def _awaited(pair: Pair, expected: Dialogue) -> dict[str, Mapping[str, int]]:
 
 
 def pairs(name: str, era: str, full: bool) -> list[Pair]:
-    accepts = ACCEPTS if full or name in EVERY_ACCEPT else ["both"]
+    accepts = ACCEPTS if full else ["both"]
     clients = [era] if SERVERS[name].is_dual else ERAS
     return [Pair(name, client, era, accept) for client in clients for accept in accepts]
 
 
+def _marks(name: str, server: Server) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.node] * server.needs_node + [pytest.mark.long] * (name not in OFTEN)
+
+
 SPOKEN_TO = [
-    pytest.param(name, era, id=f"{name}-{era}", marks=pytest.mark.node if server.needs_node else ())
+    pytest.param(name, era, id=f"{name}-{era}", marks=_marks(name, server))
     for name, server in SERVERS.items()
     for era in server.eras
 ]

@@ -36,6 +36,15 @@ def test_the_workflow_runs_the_two_scripts_and_no_third() -> None:
     assert not any(step.get("continue-on-error") for step in job["steps"])
 
 
+def test_every_night_and_before_a_release_everything_is_run() -> None:
+    nightly = read(".github/workflows/nightly.yml")
+    assert nightly[True]["schedule"]  # YAML 1.1 reads `on` so
+    commands = [step["run"] for step in nightly["jobs"]["long"]["steps"] if "run" in step]
+    (everything,) = [each for each in commands if not each.startswith(PREPARES)]
+    assert everything == "scripts/test --long --clients --e2e"
+    assert f"    {everything} || fail" in (ROOT / "scripts/release").read_text()
+
+
 def test_the_other_server_runs_the_same_two() -> None:
     lines = (ROOT / ".ci/run").read_text().splitlines()
     assert [line for line in lines if line.startswith("scripts/")] == SCRIPTS

@@ -15,7 +15,7 @@ from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.servers import TRANSPORTS, Transport
 from tests.integration.shared_transport import shared_transport
 
-SESSIONS, CALLS, AT_ONCE = 100, 20, 50
+SESSIONS, CALLS, AT_ONCE = 40, 20, 20
 LONG_SESSIONS = 2000
 
 Session: TypeAlias = StreamableSession | SseSession

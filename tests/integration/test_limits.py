@@ -87,7 +87,7 @@ async def test_a_session_says_how_many_calls_it_may_have(gateway: Gateway) -> No
 async def test_a_backend_without_a_free_process_says_so_and_nothing_of_other_tenants(
     start_gateway: Callable[..., Gateway],
 ) -> None:
-    gateway = start_gateway(POOL_WAIT_S="5", MAX_PROCESSES="2")
+    gateway = start_gateway(POOL_WAIT_S="3", MAX_PROCESSES="2")
     full, other = gateway.endpoint(ECHO, max_processes=1), gateway.endpoint(ECHO)
     async with wire(full), wire(other):
         assert gateway.metrics()['trunkline_node_used{limit="node_processes"}'] == 2

@@ -78,6 +78,7 @@ ROWS = {
 }
 
 
+OFTEN = {"log-messages", "many-answers", "questions", "noise", "long-line", "broken-off", "dies", "closes-stdout"}
 FIELDS = {"stubborn": {"limits": {"pids": None}}}  # more of a family than a backend may have by default
 
 
@@ -146,7 +147,10 @@ class Calls:
             lasted_s += cost.ended_at - cost.began_at
 
 
-@pytest.mark.parametrize("mode", [mode for mode in ROWS if mode != BEHAVES])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(mode, marks=() if mode in OFTEN else pytest.mark.long) for mode in ROWS if mode != BEHAVES],
+)
 async def test_it_hurts_nobody_else(
     arena: Arena, mode: str, times: int, *, full: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

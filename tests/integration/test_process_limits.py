@@ -1,7 +1,7 @@
 """What a tenant's processes may use, over real sockets: how many it starts in a minute, and their memory."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, is_alive, until
-from tests.integration.nodes import Nodes
+from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.test_limits import INITIALIZE, limit_of
 from tests.integration.wire import Wire, error_of, wire
 
@@ -97,9 +97,15 @@ async def after_the_death(session: Wire) -> httpx2.Response:
     raise AssertionError(response.text)
 
 
-@pytest.mark.timeout(240)
-async def test_the_rate_is_one_over_all_nodes(own_nodes: Nodes) -> None:
-    one, two = own_nodes.all
+@pytest.fixture
+async def impatient_nodes(tmp_path: Path, postgres_database: str) -> AsyncIterator[Nodes]:
+    with running_nodes(tmp_path, postgres_database, 2, POOL_WAIT_S=WAIT_S) as nodes:
+        await nodes.all_know_each_other()
+        yield nodes
+
+
+async def test_the_rate_is_one_over_all_nodes(impatient_nodes: Nodes) -> None:
+    one, two = impatient_nodes.all
     endpoint = limited(one, limits={"spawns_per_minute": 4})
     opened = 0
 
@@ -113,7 +119,7 @@ async def test_the_rate_is_one_over_all_nodes(own_nodes: Nodes) -> None:
                 opened += response.status_code == 200
 
     async with anyio.create_task_group() as tasks:
-        for url in own_nodes.urls(endpoint):
+        for url in impatient_nodes.urls(endpoint):
             tasks.start_soon(client, url)
             await anyio.sleep(0.5)
     # Six were asked for: four at once, and one every fifteen seconds; a node may not know yet of the other's last one.

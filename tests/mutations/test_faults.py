@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+from tests.long import ALWAYS, is_long
 from tests.mutations.faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,14 @@ def test_every_fault_has_a_name_of_its_own_changes_something_and_has_tests():
         assert fault.tests, fault.name
         for test in fault.tests:
             assert (ROOT / test.partition("::")[0]).is_file(), test
+
+
+def test_no_fault_needs_a_test_that_only_long_runs():
+    """`scripts/mutate` runs without it, and so does whoever changes the program."""
+    named = {test for fault in FAULTS for test in fault.tests}
+    parts = [test.removeprefix("tests/").partition("::") for test in sorted(named)]
+    assert [each for each in parts if is_long(each[0], each[2].partition("[")[0]) and each[2]] == []
+    assert [each for each in parts if not each[2] and is_long(each[0], "") and not ALWAYS.get(each[0])] == []
 
 
 def test_there_are_at_least_forty():

@@ -27,9 +27,9 @@ from app.routing.routes import NodeRecord, session_key
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.standstill import GAP_S, StandstillDetector
-from app.storage import migrate
 from app.storage.backends import BackendRepository
 from app.storage.health import watch
+from tests.databases import migrate
 from tests.redis_servers import client_of
 
 SERVER = str(Path(__file__).parents[1] / "servers" / "stateless.py")
@@ -43,7 +43,7 @@ def alone(tmp_path: Path) -> Make:
     def make(**changes: str) -> Settings:
         values = {"DATA_DIR": str(tmp_path), "SECRET_KEY": "ab" * 32, "MAX_PROCESSES": "20", **changes}
         settings = Settings.from_env({f"TRUNKLINE_{name}": value for name, value in values.items()})
-        migrate.prepare(settings.database_url)
+        migrate(settings.database_url)
         return settings
 
     return make

@@ -9,15 +9,13 @@ import pytest
 
 from app.domain import ApiKey, BackendSpec, ProcessLimits, Sandbox, Tenant, Timeouts
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
-from app.storage.migrate import upgrade
+from tests.databases import migrate
 from tests.postgres import empty
 
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path}/test.db"
-    upgrade(url)
-    return url
+    return migrate(f"sqlite:///{tmp_path}/test.db")
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

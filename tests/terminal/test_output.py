@@ -124,7 +124,7 @@ def a_terminal() -> Ends:
     return pty.openpty()
 
 
-@pytest.fixture(params=[a_pipe, a_socket, a_terminal])
+@pytest.fixture(params=[a_pipe, *(pytest.param(each, marks=pytest.mark.long) for each in (a_socket, a_terminal))])
 def unread(request: pytest.FixtureRequest) -> Iterator[Ends]:
     """Nobody reads what is written there, until the test does."""
     make: Callable[[], Ends] = request.param

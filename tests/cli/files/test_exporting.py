@@ -24,7 +24,8 @@ from app.cli.files.gateway_file import read_files
 from app.cli.files.kinds import KINDS, Kind
 from app.cli.files.plan import make_plan
 from app.cli.rest import Rest
-from tests.admin.rig import Rig, migrated_file, open_rig
+from tests.admin.rig import Rig, open_rig
+from tests.databases import migrated_file
 from tests.protocol.toolset.offers import offer, tool
 
 # What readers of YAML take for something else, or cannot write plainly.
