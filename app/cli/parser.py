@@ -5,30 +5,20 @@ import os
 from collections.abc import Sequence
 
 from app import __version__
-from app.calls.query import GROUPS
-from app.cli.connect import configure_client
 from app.cli.files.parser import add_file_commands
-from app.cli.homes import show_homes
-from app.cli.importing import import_servers
-from app.cli.keys import accept_secret_key, check_secret_key
-from app.cli.node import examine_machine, migrate_database, run_nodes
-from app.cli.resource_parser import (
+from app.cli.resource_parser import add_resource_commands, split_command
+from app.cli.sizing.parser import add_size_command
+from app.cli.usage.later import Later
+from app.cli.usage.nouns import CALL_GROUPS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
+from app.cli.usage.options import (
+    MAX_ROWS,
     Commands,
-    Run,
     add_command,
     add_gateway_options,
     add_message_options,
-    add_resource_commands,
     name_of,
-    split_command,
     whole_number,
 )
-from app.cli.sizing.parser import add_size_command
-from app.cli.top.calls import show_calls
-from app.cli.top.problems import show_problems
-from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
-from app.cli.top.traffic import inspect_session
-from app.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.domain import DEFAULT_TENANT
 
 WRONG_USAGE = 2
@@ -118,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serve = _command(commands, "serve", run_nodes, "run one node, or several")
+    serve = _command(commands, "serve", "app.cli.node.run_nodes", "run one node, or several")
     serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", help="port to listen on; 0 takes a free one (default 8080)")
     serve.add_argument("--demo", action="store_true", help="add a demo backend and print a key for it")
@@ -127,13 +117,20 @@ def make_parser() -> argparse.ArgumentParser:
     several.add_argument("--nodes", type=whole_number(MAX_NODES), metavar="N", help=several_help)
     several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
 
-    migrate = _command(commands, "migrate", migrate_database, "create the database, or bring its schema up to date")
+    migrate = _command(
+        commands, "migrate", "app.cli.node.migrate_database", "create the database, or bring its schema up to date"
+    )
     migrate.add_argument("--check", action="store_true", help="change nothing; exit code 1 if it is not up to date")
 
     secret_key = add_command(commands, "secret-key", "check or change which SECRET_KEY the database belongs to")
     verbs = secret_key.add_subparsers(required=True, metavar="COMMAND")
-    _command(verbs, "check", check_secret_key, "say whether the database belongs to SECRET_KEY; exit code 1 if not")
-    _command(verbs, "accept", accept_secret_key, "record that SECRET_KEY was changed on purpose")
+    _command(
+        verbs,
+        "check",
+        "app.cli.keys.check_secret_key",
+        "say whether the database belongs to SECRET_KEY; exit code 1 if not",
+    )
+    _command(verbs, "accept", "app.cli.keys.accept_secret_key", "record that SECRET_KEY was changed on purpose")
 
     add_resource_commands(commands)
     add_file_commands(commands)
@@ -145,15 +142,19 @@ def make_parser() -> argparse.ArgumentParser:
     _add_import_command(commands)
     add_size_command(commands)
 
-    doctor = _command(commands, "doctor", examine_machine, "show what works on this machine, and what is missing")
+    doctor = _command(
+        commands, "doctor", "app.cli.node.examine_machine", "show what works on this machine, and what is missing"
+    )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
 
-    homes = _command(commands, "homes", show_homes, "list the homes of the tenants' backends on this machine")
+    homes = _command(
+        commands, "homes", "app.cli.homes.show_homes", "list the homes of the tenants' backends on this machine"
+    )
     remove_help = "remove this home, by its name: that of a deleted tenant, or one that lasts"
     homes.add_argument("--remove", action="append", default=[], metavar="HOME", help=remove_help)
     homes.add_argument("--json", action="store_true", help="print a JSON list")
 
-    add_command(commands, "version", "print the version").set_defaults(run=_print_version)
+    add_command(commands, "version", "print the version").set_defaults(run=Later("app.cli.parser.print_version"))
     return parser
 
 
@@ -182,7 +183,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     top = add_command(commands, "top", "show memory, CPU and calls by process, session or tenant, live", _TOP_EXAMPLES)
-    top.set_defaults(run=show_top)
+    top.set_defaults(run=Later("app.cli.top.top.show_top"))
     add_gateway_options(top)
     top.add_argument("--tenant", type=name_of("tenant"), help="only this one; without it the key needs platform:admin")
     top.add_argument("--view", choices=VIEWS, default=VIEWS[0], help="default: processes")
@@ -198,11 +199,11 @@ def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_gateway_options(calls)
     calls.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
     calls.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
-    calls.add_argument("--by", choices=GROUPS, help="sums by what the calls have in common")
+    calls.add_argument("--by", choices=CALL_GROUPS, help="sums by what the calls have in common")
     calls.add_argument("--follow", action="store_true", help="go on, and print each call when it is over")
     calls.add_argument("--limit", type=whole_number(10_000), default=50, metavar="N", help="default 50")
     calls.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters, as in the REST API")
-    calls.set_defaults(run=show_calls)
+    calls.set_defaults(run=Later("app.cli.top.calls.show_calls"))
 
 
 def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -217,12 +218,12 @@ def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     inspect.add_argument("--minutes", type=whole_number(60), default=15, metavar="N", help="default 15, at most 60")
     inspect.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
     add_message_options(inspect)
-    inspect.set_defaults(run=inspect_session)
+    inspect.set_defaults(run=Later("app.cli.top.traffic.inspect_session"))
 
 
 def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     problems = add_command(commands, "problems", "say what is wrong now, and what to do; exit code 1 if there is some")
-    problems.set_defaults(run=show_problems)
+    problems.set_defaults(run=Later("app.cli.top.problems.show_problems"))
     add_gateway_options(problems)
     problems.add_argument(
         "--tenant", type=name_of("tenant"), help="only of this one; else the key needs platform:admin"
@@ -232,8 +233,8 @@ def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None
 
 def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "print the configuration for an MCP client, or write it"
-    connect = _command(commands, "connect", configure_client, text, _CONNECT_EXAMPLES)
-    connect.add_argument("client", metavar="CLIENT", choices=[*CLIENTS], help=", ".join(CLIENTS))
+    connect = _command(commands, "connect", "app.cli.connect.configure_client", text, _CONNECT_EXAMPLES)
+    connect.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=", ".join(CLIENTS))
     connect.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     connect.add_argument(
         "--backend", type=name_of("backend"), action="append", metavar="BACKEND",
@@ -253,7 +254,7 @@ def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def _add_import_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "register backends from a client's configuration"
-    imported = _command(commands, "import", import_servers, text, _IMPORT_EXAMPLES)
+    imported = _command(commands, "import", "app.cli.importing.import_servers", text, _IMPORT_EXAMPLES)
     imported.add_argument("file", metavar="FILE", help="JSON or TOML; - is stdin")
     imported.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     imported.add_argument("--apply", action="store_true", help="register them; without it nothing is changed")
@@ -269,17 +270,17 @@ def _add_import_command(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _command(
-    commands: "Commands[argparse.ArgumentParser]", name: str, run: Run, text: str, epilog: str = ""
+    commands: "Commands[argparse.ArgumentParser]", name: str, run: str, text: str, epilog: str = ""
 ) -> argparse.ArgumentParser:
-    """Adds a command that uses the settings of this machine."""
+    """Adds a command that uses the settings of this machine. `run` is the full name of a function."""
     parser = add_command(commands, name, text, epilog)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=Later(run))
     data_dir_help = "instead of TRUNKLINE_DATA_DIR (default ~/.local/share/trunkline, or ./trunkline-data if it exists)"
     parser.add_argument("--data-dir", metavar="DIR", help=data_dir_help)
     return parser
 
 
-def _print_version(_: argparse.Namespace) -> int:
+def print_version(_: argparse.Namespace) -> int:
     print(f"trunkline {__version__}")
     return 0
 

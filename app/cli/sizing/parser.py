@@ -4,8 +4,8 @@ import argparse
 import math
 from collections.abc import Callable
 
-from app.cli.resource_parser import Commands, add_command, add_gateway_options, name_of, whole_number
-from app.cli.sizing.command import size_nodes
+from app.cli.usage.later import Later
+from app.cli.usage.options import Commands, add_command, add_gateway_options, name_of, whole_number
 from app.domain import DEFAULT_TENANT
 
 MODES = ("exec", "fork", "shared")
@@ -24,7 +24,7 @@ be forked. docs/sizing.md has the arithmetic.
 
 def add_size_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     size = add_command(commands, "size", "say how much memory, how many cores and nodes so many users need", _EXAMPLES)
-    size.set_defaults(run=size_nodes)
+    size.set_defaults(run=Later("app.cli.sizing.command.size_nodes"))
     size.add_argument("--users", type=whole_number(999_999), required=True, metavar="N")
     size.add_argument(
         "--concurrent", type=_number(0.1, 100), default=50.0, metavar="PERCENT",
