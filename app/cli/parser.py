@@ -9,6 +9,7 @@ from app.cli.files.parser import add_file_commands
 from app.cli.resource_parser import add_resource_commands, split_command
 from app.cli.sizing.parser import add_size_command
 from app.cli.usage.later import Later
+from app.cli.usage.meant import Parser
 from app.cli.usage.nouns import CALL_GROUPS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
 from app.cli.usage.options import (
     MAX_ROWS,
@@ -19,6 +20,7 @@ from app.cli.usage.options import (
     name_of,
     whole_number,
 )
+from app.cli.usage.screen import ShowScreen, screen
 from app.domain import DEFAULT_TENANT
 
 WRONG_USAGE = 2
@@ -100,38 +102,13 @@ Exit code 1 if a server cannot be imported.
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of all commands; `run` of the parsed options is the function that carries the command out."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="trunkline", description="A multi-tenant remote MCP gateway.", epilog=_EXAMPLES, formatter_class=layout
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    serve = _command(commands, "serve", "app.cli.node.run_nodes", "run one node, or several")
-    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    serve.add_argument("--port", help="port to listen on; 0 takes a free one (default 8080)")
-    serve.add_argument("--demo", action="store_true", help="add a demo backend and print a key for it")
-    several = serve.add_mutually_exclusive_group()
-    several_help = f"run N nodes that share the port, at most {MAX_NODES}; needs TRUNKLINE_REDIS_URL"
-    several.add_argument("--nodes", type=whole_number(MAX_NODES), metavar="N", help=several_help)
-    several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
-
-    migrate = _command(
-        commands, "migrate", "app.cli.node.migrate_database", "create the database, or bring its schema up to date"
-    )
-    migrate.add_argument("--check", action="store_true", help="change nothing; exit code 1 if it is not up to date")
-
-    secret_key = add_command(commands, "secret-key", "check or change which SECRET_KEY the database belongs to")
-    verbs = secret_key.add_subparsers(required=True, metavar="COMMAND")
-    _command(
-        verbs,
-        "check",
-        "app.cli.keys.check_secret_key",
-        "say whether the database belongs to SECRET_KEY; exit code 1 if not",
-    )
-    _command(verbs, "accept", "app.cli.keys.accept_secret_key", "record that SECRET_KEY was changed on purpose")
-
+    layout, about = argparse.RawDescriptionHelpFormatter, "A multi-tenant remote MCP gateway."
+    parser = Parser(prog="trunkline", description=about, epilog=_EXAMPLES, formatter_class=layout, add_help=False)
+    parser.add_argument("-h", "--help", action=ShowScreen, nargs=0, help="show the commands of daily use")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    _add_machine_commands(commands)
     add_resource_commands(commands)
     add_file_commands(commands)
     _add_top_command(commands)
@@ -141,21 +118,43 @@ def make_parser() -> argparse.ArgumentParser:
     _add_connect_command(commands)
     _add_import_command(commands)
     add_size_command(commands)
+    helped = add_command(commands, "help", "show the commands, or the options of one")
+    helped.add_argument("words", nargs="*", metavar="COMMAND", help="all, or a command")
+    helped.set_defaults(run=Later("app.cli.parser.show_help"))
+    add_command(commands, "version", "print the version").set_defaults(run=Later("app.cli.parser.print_version"))
+    return parser
 
-    doctor = _command(
-        commands, "doctor", "app.cli.node.examine_machine", "show what works on this machine, and what is missing"
-    )
+
+def _add_machine_commands(commands: Commands) -> None:
+    """Those that use the settings of this machine."""
+    serve = _command(commands, "serve", "app.cli.node.run_nodes", "run one node, or several")
+    serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    serve.add_argument("--port", help="port to listen on; 0 takes a free one (default 8080)")
+    serve.add_argument("--demo", action="store_true", help="add a demo backend and print a key for it")
+    several = serve.add_mutually_exclusive_group()
+    several_help = f"run N nodes that share the port, at most {MAX_NODES}; needs TRUNKLINE_REDIS_URL"
+    several.add_argument("--nodes", type=whole_number(MAX_NODES), metavar="N", help=several_help)
+    several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
+
+    text = "create the database, or bring its schema up to date"
+    migrate = _command(commands, "migrate", "app.cli.node.migrate_database", text)
+    migrate.add_argument("--check", action="store_true", help="change nothing; exit code 1 if it is not up to date")
+
+    secret_key = add_command(commands, "secret-key", "check or change which SECRET_KEY the database belongs to")
+    verbs = secret_key.add_subparsers(required=True, metavar="COMMAND")
+    text = "say whether the database belongs to SECRET_KEY; exit code 1 if not"
+    _command(verbs, "check", "app.cli.keys.check_secret_key", text)
+    _command(verbs, "accept", "app.cli.keys.accept_secret_key", "record that SECRET_KEY was changed on purpose")
+
+    text = "show what works on this machine, and what is missing"
+    doctor = _command(commands, "doctor", "app.cli.node.examine_machine", text)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
 
-    homes = _command(
-        commands, "homes", "app.cli.homes.show_homes", "list the homes of the tenants' backends on this machine"
-    )
+    text = "list the homes of the tenants' backends on this machine"
+    homes = _command(commands, "homes", "app.cli.homes.show_homes", text)
     remove_help = "remove this home, by its name: that of a deleted tenant, or one that lasts"
     homes.add_argument("--remove", action="append", default=[], metavar="HOME", help=remove_help)
     homes.add_argument("--json", action="store_true", help="print a JSON list")
-
-    add_command(commands, "version", "print the version").set_defaults(run=Later("app.cli.parser.print_version"))
-    return parser
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -175,13 +174,13 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     if left:
         # argparse takes NAME=VALUE words only where they stand together; options may stand between ours.
         if not getattr(options, "takes_members", False) or any(word.startswith("-") for word in left):
-            parser.error(f"unrecognized arguments: {' '.join(left)}")
+            parser.below(words).refuse(left)
         options.members.extend(left)
     options.command_line = command_line
     return options
 
 
-def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_top_command(commands: Commands) -> None:
     top = add_command(commands, "top", "show memory, CPU and calls by process, session or tenant, live", _TOP_EXAMPLES)
     top.set_defaults(run=Later("app.cli.top.top.show_top"))
     add_gateway_options(top)
@@ -194,7 +193,7 @@ def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     top.add_argument("--json", action="store_true", help="print each update as one line of JSON")
 
 
-def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_calls_command(commands: Commands) -> None:
     calls = add_command(commands, "calls", "show the last calls of a tenant", _CALLS)
     add_gateway_options(calls)
     calls.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
@@ -206,7 +205,7 @@ def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     calls.set_defaults(run=Later("app.cli.top.calls.show_calls"))
 
 
-def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_inspect_command(commands: Commands) -> None:
     inspect = add_command(commands, "inspect", "look at the messages of sessions from now on", _INSPECT)
     add_gateway_options(inspect)
     inspect.add_argument("session", metavar="SESSION", nargs="?", help="its id in `sessions list`")
@@ -221,7 +220,7 @@ def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     inspect.set_defaults(run=Later("app.cli.top.traffic.inspect_session"))
 
 
-def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_problems_command(commands: Commands) -> None:
     problems = add_command(commands, "problems", "say what is wrong now, and what to do; exit code 1 if there is some")
     problems.set_defaults(run=Later("app.cli.top.problems.show_problems"))
     add_gateway_options(problems)
@@ -231,7 +230,7 @@ def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None
     problems.add_argument("--json", action="store_true", help="print a JSON list")
 
 
-def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_connect_command(commands: Commands) -> None:
     text = "print the configuration for an MCP client, or write it"
     connect = _command(commands, "connect", "app.cli.connect.configure_client", text, _CONNECT_EXAMPLES)
     connect.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=", ".join(CLIENTS))
@@ -252,7 +251,7 @@ def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     connect.add_argument("--key-env", type=_variable, metavar="NAME", help="the environment variable with the key")
 
 
-def _add_import_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_import_command(commands: Commands) -> None:
     text = "register backends from a client's configuration"
     imported = _command(commands, "import", "app.cli.importing.import_servers", text, _IMPORT_EXAMPLES)
     imported.add_argument("file", metavar="FILE", help="JSON or TOML; - is stdin")
@@ -269,9 +268,7 @@ def _add_import_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     imported.add_argument("--json", action="store_true", help="print a JSON list")
 
 
-def _command(
-    commands: "Commands[argparse.ArgumentParser]", name: str, run: str, text: str, epilog: str = ""
-) -> argparse.ArgumentParser:
+def _command(commands: Commands, name: str, run: str, text: str, epilog: str = "") -> argparse.ArgumentParser:
     """Adds a command that uses the settings of this machine. `run` is the full name of a function."""
     parser = add_command(commands, name, text, epilog)
     parser.set_defaults(run=Later(run))
@@ -280,7 +277,19 @@ def _command(
     return parser
 
 
+def show_help(options: argparse.Namespace) -> int:
+    """`trunkline help`."""
+    parser = make_parser()
+    if options.words:
+        is_all = options.words == ["all"]
+        parser.print_help() if is_all else parser.parse_args([*options.words, "--help"])
+    else:
+        print(screen(parser))
+    return 0
+
+
 def print_version(_: argparse.Namespace) -> int:
+    """`trunkline version`."""
     print(f"trunkline {__version__}")
     return 0
 

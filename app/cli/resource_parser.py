@@ -141,7 +141,7 @@ examples:
 """
 
 
-def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_resource_commands(commands: Commands) -> None:
     """Adds `tenants`, `backends`, `toolsets`, `keys` and so on, each with its verbs."""
     tenants = _Noun(commands, nouns.TENANTS, "list, create and change tenants", _TENANTS)
     tenants.add_usual_verbs("its name")
@@ -212,9 +212,7 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
 class _Noun:
     """The commands of one resource, such as `trunkline tenants ...`."""
 
-    def __init__(
-        self, commands: "Commands[argparse.ArgumentParser]", resource: Resource, text: str, examples: str = ""
-    ) -> None:
+    def __init__(self, commands: Commands, resource: Resource, text: str, examples: str = "") -> None:
         noun = add_command(commands, resource.name, text, examples + _ABOUT)
         self._resource, self._verbs = resource, noun.add_subparsers(required=True, metavar="COMMAND")
         self._examples = examples

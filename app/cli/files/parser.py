@@ -33,7 +33,7 @@ gateway does not show them. API keys, switched-off principals and approved tools
 """
 
 
-def add_file_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_file_commands(commands: Commands) -> None:
     """Adds `apply`, `plan` and `export`."""
     apply = add_command(commands, "apply", "make a gateway what files say", _APPLY)
     _add_plan_options(apply)

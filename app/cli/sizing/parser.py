@@ -22,7 +22,7 @@ be forked. docs/sizing.md has the arithmetic.
 """
 
 
-def add_size_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_size_command(commands: Commands) -> None:
     size = add_command(commands, "size", "say how much memory, how many cores and nodes so many users need", _EXAMPLES)
     size.set_defaults(run=Later("app.cli.sizing.command.size_nodes"))
     size.add_argument("--users", type=whole_number(999_999), required=True, metavar="N")

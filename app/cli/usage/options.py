@@ -2,20 +2,20 @@
 
 import argparse
 from collections.abc import Callable
+from typing import TypeAlias
 
+from app.cli.usage.meant import Parser
 from app.cli.usage.nouns import ALL
 from app.domain import is_name
 
 MAX_KEY_NAME = 200
 DEFAULT_EXPIRY_DAYS = 90
 MAX_ROWS = 200  # of a page over REST
-Commands = argparse._SubParsersAction  # noqa: SLF001 - it has no public name
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - it has no public name
 Run = Callable[[argparse.Namespace], int]
 
 
-def add_command(
-    commands: "Commands[argparse.ArgumentParser]", name: str, text: str, epilog: str = ""
-) -> argparse.ArgumentParser:
+def add_command(commands: Commands, name: str, text: str, epilog: str = "") -> Parser:
     """Adds a command. `text` is its line in the list of commands and the first line of its own help."""
     about, layout = f"{text[0].upper()}{text[1:]}.", argparse.RawDescriptionHelpFormatter
     return commands.add_parser(name, help=text, description=about, epilog=epilog, formatter_class=layout)
