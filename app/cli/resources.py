@@ -64,12 +64,29 @@ def show_listed(options: argparse.Namespace) -> int:
 
 
 def create_object(options: argparse.Namespace) -> int:
-    """`create`: prints the new object."""
+    """`create`: says in one line what was made, and on stderr what to do next; with --json prints all of it."""
     body = body_of(options)
     body.setdefault(options.resource.made_by, options.id)
     if options.command_line:
         body |= {"command": options.command_line[0], "args": options.command_line[1:]}
-    return _print_object(options, ask(options, "POST", _path(options), body))
+    made = ask(options, "POST", _path(options), body)
+    if options.json:
+        print_json(made)
+    else:
+        _tell_made(options, made)
+    return 0
+
+
+def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
+    resource: Resource = options.resource
+    name = printable(str(made.get(resource.id, options.id)))
+    tenant = options.tenant if resource.of_tenant else ""
+    where = f" of tenant {tenant}" if tenant else ""
+    print(f"created {resource.name.removesuffix('s')} {name}{where}", flush=True)
+    for member in ("warnings", "problems"):  # what does not keep it from being made
+        if made.get(member):
+            print(f"trunkline: {member}: {one_line(made[member])}", file=sys.stderr)
+    print(f"next: {resource.next.format(name=name, tenant=tenant)}", file=sys.stderr)
 
 
 def change_object(options: argparse.Namespace) -> int:

@@ -58,8 +58,11 @@ def line(gateway: Gateway, tmp_path: Path) -> Line:
 
 def test_a_tenants_life(line, gateway):
     made = line.run("tenants", "create", "life", "limits.sessions=20")
-    assert made.stderr == f"trunkline: gateway {gateway.url}\n"
-    assert "limits.sessions                20\n" in made.stdout
+    assert made.stdout == "created tenant life\n"
+    gateway_line, next_line = made.stderr.splitlines()
+    assert gateway_line == f"trunkline: gateway {gateway.url}"
+    assert next_line.startswith("next: trunkline backends create NAME --tenant life -- ")
+    assert line.json("tenants", "show", "life")["limits"]["sessions"] == 20
     line.run("tenants", "set", "life", "limits.sessions=100", "limits.burst=null", "--unset", "limits.processes")
     shown = line.json("tenants", "show", "life")
     assert [shown["limits"][name] for name in ("sessions", "burst", "processes")] == [100, None, None]
