@@ -245,7 +245,18 @@ def _main(descriptor: int) -> int:
     import app.node.serve  # noqa: F401
     from app.cli import main
 
-    for module in ("connect", "files.commands", "homes", "importing", "keys", "node", "tools", "top.calls", "top.top"):
+    for module in (
+        "connect",
+        "files.commands",
+        "homes",
+        "importing",
+        "keys",
+        "node",
+        "tools",
+        "top.calls",
+        "top.top",
+        "trying.commands",
+    ):
         import_module(f"app.cli.{module}")
     assert threading.active_count() == 1
     gc.collect()

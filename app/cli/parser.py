@@ -64,6 +64,18 @@ examples:
   trunkline calls --tenant acme --by tool
   trunkline calls --tenant acme --follow subject=alice
 """
+_TOOLS = """
+examples:
+  trunkline tools time --tenant acme
+  trunkline tools time convert_time --tenant acme
+  trunkline call time convert_time source_timezone=UTC time=12:00 target_timezone=Asia/Tokyo --tenant acme
+  trunkline call notes add --tenant acme text=@note.txt tags=new tags=work stars=3 options='{"pin": true}'
+
+A value is read as the tool's schema says: text, a number, true, false, or JSON. A list may be given item by item; @FILE
+is the content of a file (@- of stdin), and @@ begins a text with @. The key (TRUNKLINE_KEY, TRUNKLINE_KEY_FILE or
+--key-file) needs the scope mcp:connect in the tenant. Calls of one key go to the same process, like those of a client
+of 2026-07-28.
+"""
 _TOP_EXAMPLES = """
 examples:
   trunkline top                                    all tenants, live; keys change view and order, q quits
@@ -115,6 +127,7 @@ def make_parser() -> Parser:
     _add_problems_command(commands)
     _add_calls_command(commands)
     _add_inspect_command(commands)
+    _add_tool_commands(commands)
     _add_connect_command(commands)
     _add_import_command(commands)
     add_size_command(commands)
@@ -175,7 +188,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         # argparse takes NAME=VALUE words only where they stand together; options may stand between ours.
         if not getattr(options, "takes_members", False) or any(word.startswith("-") for word in left):
             parser.below(words).refuse(left)
-        options.members.extend(left)
+        options.members = [*options.members, *left]
     options.command_line = command_line
     return options
 
@@ -228,6 +241,22 @@ def _add_problems_command(commands: Commands) -> None:
         "--tenant", type=name_of("tenant"), help="only of this one; else the key needs platform:admin"
     )
     problems.add_argument("--json", action="store_true", help="print a JSON list")
+
+
+def _add_tool_commands(commands: Commands) -> None:
+    tools = add_command(commands, "tools", "list the tools of a backend or toolset, with their arguments", _TOOLS)
+    tools.set_defaults(run=Later("app.cli.trying.commands.list_tools"))
+    call = add_command(commands, "call", "call a tool; exit code 1 if it fails", _TOOLS)
+    call.set_defaults(run=Later("app.cli.trying.commands.call_tool"), takes_members=True)
+    for each in (tools, call):
+        add_gateway_options(each)
+        each.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
+        each.add_argument("backend", type=name_of("backend"), metavar="BACKEND", help="a backend or a toolset")
+    tools.add_argument("--json", action="store_true", help="print the definitions as JSON")
+    tools.add_argument("tool", nargs="?", metavar="TOOL", help="all of this one")
+    call.add_argument("--json", action="store_true", help="print the result as JSON")
+    call.add_argument("tool", metavar="TOOL", help="its name in the list")
+    call.add_argument("members", nargs="*", default=[], metavar="NAME=VALUE", help="its arguments")
 
 
 def _add_connect_command(commands: Commands) -> None:

@@ -99,6 +99,39 @@ def test_a_backends_life(line, gateway):
     assert "there are no backends" in line.run("backends", "list", *of).stderr
 
 
+def test_tools_are_listed_and_called_like_any_client_does(line, gateway):
+    tenant = gateway.add_tenant()
+    of = ("--tenant", tenant)
+    line.run("backends", "create", "echo", *of, "--", *ECHO)
+    listed = line.run("tools", "echo", *of).stdout
+    assert re.search(r"^echo +\[text=string\] +echo \(benchmark tool\)$", listed, re.MULTILINE)
+    assert line.run("call", "echo", "echo", "text=7", *of).stdout == "7\n"
+    assert line.json("call", "echo", "progress", *of, "n=3")["isError"] is False
+    refused = line.run("call", "echo", "sleep", "ms=soon", *of, code=2)
+    assert refused.stderr.endswith("trunkline: ms must be a number, not 'soon'\n")
+    assert "did you mean `echo`?" in line.run("tools", "ecko", *of, code=1).stderr
+    failed = line.run("call", "echo", "crash", *of, code=1)
+    assert failed.stderr.splitlines()[-1].startswith("trunkline: ")
+    # Calls of one key find what earlier ones have left.
+    before, after = (json.loads(line.run("call", "echo", "whoami", *of).stdout) for _ in range(2))
+    assert (before["process"], before["count"] + 1) == (after["process"], after["count"])
+    reader = line.run("keys", "create", *of, "--scope", "tenant:read").stdout.strip()
+    assert (
+        "--scope mcp:connect` makes such a key" in line.run("tools", "echo", *of, code=1, TRUNKLINE_KEY=reader).stderr
+    )
+    assert "is the key right" in line.run("tools", "echo", *of, code=1, TRUNKLINE_KEY="tlk_x").stderr
+
+
+def test_a_tool_that_fails_is_exit_code_1_with_its_words_on_stderr(line, gateway):
+    tenant = gateway.add_tenant()
+    of = ("--tenant", tenant)
+    line.run("backends", "create", "time", *of, "--", str(Path(sys.executable).with_name("mcp-server-time")))
+    failed = line.run("call", "time", "get_current_time", "timezone=Mars", *of, code=1)
+    assert failed.stdout == ""
+    assert "Invalid timezone" in failed.stderr
+    assert line.json("call", "time", "get_current_time", "timezone=Mars", *of, code=1)["isError"] is True
+
+
 def test_the_console_script_does_the_same(line, gateway):
     done = subprocess.run(
         [str(Path(sys.executable).with_name("trunkline")), "tenants", "list", "--json"],

@@ -8,6 +8,7 @@ DAILY: Mapping[str, Sequence[str]] = {
     "run": ("serve", "doctor"),
     "offer": ("tenants", "backends", "toolsets", "import", "plan", "apply"),
     "let in": ("keys", "connect"),
+    "try": ("tools", "call"),
     "watch": ("problems", "top", "calls", "sessions"),
 }
 _END = """
