@@ -18,6 +18,7 @@ from app.cli.usage.options import (
     add_gateway_options,
     add_message_options,
     name_of,
+    tenant_or_all,
     whole_number,
 )
 from app.cli.usage.screen import ShowScreen, screen
@@ -62,6 +63,7 @@ examples:
   trunkline calls --tenant acme outcome=error min_ms=500 backend=time
   trunkline calls --tenant acme request_id=7f3a
   trunkline calls --tenant acme --by tool
+  trunkline calls --tenant - --client cursor min_ms=1000
   trunkline calls --tenant acme --follow subject=alice
 """
 _TOOLS = """
@@ -207,10 +209,11 @@ def _add_top_command(commands: Commands) -> None:
 
 
 def _add_calls_command(commands: Commands) -> None:
-    calls = add_command(commands, "calls", "show the last calls of a tenant", _CALLS)
+    calls = add_command(commands, "calls", "show the last calls of a tenant, or of all", _CALLS)
     add_gateway_options(calls)
     calls.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
-    calls.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
+    calls.add_argument("--tenant", type=tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all")
+    calls.add_argument("--client", metavar="NAME", help="only of clients with this name, as `initialize` gives it")
     calls.add_argument("--by", choices=CALL_GROUPS, help="sums by what the calls have in common")
     calls.add_argument("--follow", action="store_true", help="go on, and print each call when it is over")
     calls.add_argument("--limit", type=whole_number(10_000), default=50, metavar="N", help="default 50")

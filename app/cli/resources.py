@@ -6,7 +6,6 @@ so new members need no change here. Results go to stdout, everything else to std
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -268,4 +267,4 @@ def print_table(rows: list[dict[str, Any]], first: tuple[str, ...], *, of_tenant
 
 def terminal_width() -> int | None:
     """The terminal's width; None if stdout is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

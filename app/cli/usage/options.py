@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from app.cli.usage.meant import Parser
 from app.cli.usage.nouns import ALL
-from app.domain import is_name
+from app.domain import NAME_RULE, is_name
 
 MAX_KEY_NAME = 200
 DEFAULT_EXPIRY_DAYS = 90
@@ -39,7 +39,7 @@ def name_of(kind: str) -> Callable[[str], str]:
 
     def checked(text: str) -> str:
         if not is_name(text):
-            raise argparse.ArgumentTypeError(f"a {kind}'s name is lower-case letters, digits and hyphens, 63 at most")
+            raise argparse.ArgumentTypeError(f"a {kind}'s name is {NAME_RULE}")
         return text
 
     return checked
