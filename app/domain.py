@@ -13,6 +13,7 @@ DEFAULT_TENANT = "default"
 KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
 HOME_WORD = "${home}"  # in a value of a backend's `env`: the home of the process
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+NAME_RULE = "lower-case letters, digits and hyphens, 63 at most"  # the same for people
 _is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
 _is_name = re.compile(NAME_PATTERN.strip("^$")).fullmatch
 _is_home = re.compile(NAME_PATTERN.strip("^$") + r"(\.[0-9a-f]{1,16})?").fullmatch

@@ -23,6 +23,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -244,6 +245,19 @@ def _main(descriptor: int) -> int:
     import app.node.serve  # noqa: F401
     from app.cli import main
 
+    for module in (
+        "connect",
+        "files.commands",
+        "homes",
+        "importing",
+        "keys",
+        "node",
+        "tools",
+        "top.calls",
+        "top.top",
+        "trying.commands",
+    ):
+        import_module(f"app.cli.{module}")
     assert threading.active_count() == 1
     gc.collect()
     gc.freeze()  # collections in a child do not look at what it shares with us, which would copy it

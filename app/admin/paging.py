@@ -10,7 +10,8 @@ from fastapi import Depends, Query
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 
-from app.domain import NAME_PATTERN
+from app.admin.schemas.fields import Spelled
+from app.domain import NAME_PATTERN, NAME_RULE
 from app.this_node.listing import SORTS, Listing, Ranked, Sort, Window
 
 DEFAULT_LIMIT = 50
@@ -127,7 +128,9 @@ Sorted = Annotated[
     ),
 ]
 OfBackend = Annotated[
-    str, Query(pattern=f"^$|{NAME_PATTERN}", max_length=63, description="Only of backends with this name.")
+    str,
+    Spelled(f"^$|{NAME_PATTERN}", NAME_RULE),
+    Query(max_length=63, description="Only of backends with this name."),
 ]
 
 

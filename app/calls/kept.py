@@ -84,13 +84,17 @@ class CallShelf(Protocol):
 
 
 class CallArchive(Protocol):
-    """What is asked of it."""
+    """What is asked of it, of one tenant or (None) of all."""
 
-    async def find(self, tenant: str, wanted: CallFilter, after: tuple[int, int] | None, most: int) -> list[KeptCall]:
+    async def find(
+        self, tenant: str | None, wanted: CallFilter, after: tuple[int, int] | None, most: int
+    ) -> list[KeptCall]:
         """The newest calls that match, behind the one with this `at_us` and `number`."""
 
-    async def count(self, tenant: str, wanted: CallFilter, most: int) -> int:
+    async def count(self, tenant: str | None, wanted: CallFilter, most: int) -> int:
         """How many match; counts up to `most`."""
 
-    async def groups(self, tenant: str, wanted: CallFilter, by: str, not_of: Collection[str] = ()) -> list[CallGroup]:
+    async def groups(
+        self, tenant: str | None, wanted: CallFilter, by: str, not_of: Collection[str] = ()
+    ) -> list[CallGroup]:
         """Their sums by what they have in common, without those of some nodes."""

@@ -25,6 +25,7 @@ class CallFilter:
     tool: str = ""
     outcome: str = ""
     subject: str = ""
+    client_name: str = ""
     session: str = ""
     request_id: str = ""
     since: float = 0.0
@@ -41,6 +42,7 @@ class CallFilter:
             and self.tool in ("", call.tool)
             and (self.outcome in ("", outcome) or (self.outcome == ANY_ERROR and outcome != OK))
             and self.subject in ("", origin.subject)
+            and self.client_name in ("", origin.client_name)
             and self.session in ("", origin.session)
             and (not self.request_id or (call.ids is not None and call.ids.names()[0] == self.request_id))
         )

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from app.cli.database import MOST_BACKENDS, backend_names, find_database, settings_only_read
-from app.cli.rest import Refused, Rest, is_remote, open_rest, segment
+from app.cli.rest import MOST_BACKENDS, MOST_SHOWN, NoTenant, Refused, Rest, is_remote, open_rest, segment
+from app.cli.usage.later import Later
 from app.client_config import (
     CLIENTS,
     DEFAULT_KEY_ENV,
@@ -23,20 +23,12 @@ from app.client_config import (
     Written,
     endpoint,
     instructions,
-    local_url,
     put,
 )
 from app.config.environment import PREFIX
-from app.errors import GatewayError, InvalidRequest, NotFound
-from app.storage import Database, TenantRepository
-from app.storage.tools.toolsets import ToolsetRepository
+from app.errors import GatewayError, InvalidRequest
 
 _FOR_ALL = 0o644  # for a file in a project, which others read too
-MOST_SHOWN = 20  # names in an error
-
-
-class _NoTenant(InvalidRequest):
-    """There is no such tenant."""
 
 
 class _Known(NamedTuple):
@@ -128,20 +120,7 @@ def _gateway(options: argparse.Namespace) -> _Known:
 
 
 def _of_this_machine(options: argparse.Namespace) -> _Known:
-    settings = settings_only_read(options)
-    base = settings.public_url or local_url(settings.host, settings.port, is_tls=settings.tls_cert is not None)
-    here = find_database(options)
-    return _Known(base, None if here is None else here.run(lambda database: _names_in(database, options.tenant)))
-
-
-async def _names_in(database: Database, tenant: str) -> list[str]:
-    try:
-        backends = await backend_names(database, tenant)
-    except NotFound:
-        tenants = await TenantRepository(database).list(limit=MOST_SHOWN)
-        raise _no_tenant(tenant, [each.name for each in tenants]) from None
-    toolsets = await ToolsetRepository(database).list(tenant, limit=MOST_BACKENDS)
-    return [*backends, *(each.name for each in toolsets)]
+    return _Known(*Later("app.cli.database.known_to_clients").load()(options))
 
 
 def _over_rest(options: argparse.Namespace) -> _Known:
@@ -152,7 +131,7 @@ def _over_rest(options: argparse.Namespace) -> _Known:
         with open_rest(argparse.Namespace(url=None, key_file=None)) as rest:
             base = _for_clients(rest, options.tenant)
             return _Known(base, _names_of(rest, options.tenant))
-    except _NoTenant:
+    except NoTenant:
         raise
     except GatewayError as error:
         why = error.summary if isinstance(error, Refused) else str(error)
@@ -172,7 +151,7 @@ def _names_of(rest: Rest, tenant: str) -> list[str]:
         tenants = list[str]()
         with suppress(Refused):  # not everybody may see them
             tenants = [str(each["name"]) for each in rest.items("/tenants", query={}, most=MOST_SHOWN)[0]]
-        raise _no_tenant(tenant, tenants) from None
+        raise NoTenant(tenant, tenants) from None
     return found
 
 
@@ -185,7 +164,3 @@ def _for_clients(rest: Rest, tenant: str) -> str:
         if urlsplit(base).netloc != urlsplit(rest.url).netloc:
             return base
     return rest.url
-
-
-def _no_tenant(tenant: str, names: Sequence[str]) -> _NoTenant:
-    return _NoTenant(f"there is no tenant {tenant!r}" + (f"; there are {', '.join(names)}" if names else ""))

@@ -7,24 +7,26 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from app.cli.rest import MOST_BACKENDS, MOST_SHOWN, NoTenant
+from app.client_config import local_url
 from app.config.data_directory import is_in_working_directory
 from app.config.environment import PREFIX
 from app.config.settings import Settings
 from app.domain import DEFAULT_TENANT
-from app.errors import GatewayError
+from app.errors import GatewayError, NotFound
 from app.storage import BackendRepository, Database, TenantRepository
 from app.storage.audit_act import Act, Change
 from app.storage.engine import place_of
 from app.storage.migrate import check
 from app.storage.secret_key import SecretKeyCheck
+from app.storage.tools.toolsets import ToolsetRepository
 
-MOST_BACKENDS = 100_000  # of one tenant
 _T = TypeVar("_T")
 
 
@@ -124,3 +126,22 @@ async def backend_names(database: Database, tenant: str) -> list[str]:
     """The names of the tenant's backends."""
     await TenantRepository(database).get(tenant)
     return [spec.name for spec in await BackendRepository(database).list(tenant, limit=MOST_BACKENDS)]
+
+
+def known_to_clients(options: argparse.Namespace) -> tuple[str, Sequence[str] | None]:
+    """The address of this machine's gateway for clients, and the names of the tenant's backends and toolsets; None
+    without a database."""
+    settings = settings_only_read(options)
+    base = settings.public_url or local_url(settings.host, settings.port, is_tls=settings.tls_cert is not None)
+    here = find_database(options)
+    return base, None if here is None else here.run(lambda database: _names_in(database, options.tenant))
+
+
+async def _names_in(database: Database, tenant: str) -> list[str]:
+    try:
+        backends = await backend_names(database, tenant)
+    except NotFound:
+        tenants = await TenantRepository(database).list(limit=MOST_SHOWN)
+        raise NoTenant(tenant, [each.name for each in tenants]) from None
+    toolsets = await ToolsetRepository(database).list(tenant, limit=MOST_BACKENDS)
+    return [*backends, *(each.name for each in toolsets)]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from app.admin.audit_changes import changes_of_backend
 from app.admin.schemas.backends import BackendBody
 from app.admin.schemas.imports import body_of, validated
-from app.cli.database import MOST_BACKENDS, act_of_user, backend_names, database_here, find_database
+from app.cli.database import act_of_user, backend_names, database_here, find_database
 from app.cli.files.text import read_text
-from app.cli.rest import Refused, is_remote, open_rest, segment
+from app.cli.rest import MOST_BACKENDS, Refused, is_remote, open_rest, segment
 from app.errors import GatewayError
 from app.importing import is_done, parse, report, report_json, settle
 from app.storage import BackendRepository, Database

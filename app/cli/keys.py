@@ -13,15 +13,15 @@ from app.admin.schemas.api_keys import KeyAnswer
 from app.auth import KeyMaker
 from app.auth.policy import is_platform_scope, is_scope
 from app.cli.database import act_of_user, database_here, secret_key_of
-from app.cli.resources import KEYS, print_table
+from app.cli.resources import print_table
+from app.cli.usage.nouns import KEYS
+from app.cli.usage.options import DEFAULT_EXPIRY_DAYS
 from app.domain import DEFAULT_TENANT, ApiKey
 from app.errors import InvalidRequest
 from app.storage import ApiKeyRepository, Database, TenantRepository
 from app.storage.access.api_keys import MAX_KEYS_PER_TENANT
 from app.storage.secret_key import SecretKeyCheck
 from app.terminal.stdout import show_once
-
-DEFAULT_EXPIRY_DAYS = 90
 
 
 def create_key(options: argparse.Namespace) -> int:
@@ -82,9 +82,6 @@ def revoke_key(options: argparse.Namespace) -> int:
     database_here(options).run(revoke)
     print(f"revoked {options.id}; every running node notices within 5 seconds", file=sys.stderr)
     return 0
-
-
-ON_DATABASE = {"create": create_key, "list": list_keys, "revoke": revoke_key, "delete": revoke_key}
 
 
 async def _all_keys(database: Database, tenant: str) -> Sequence[ApiKey]:

@@ -35,7 +35,7 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
         name = name.removesuffix("[]")
         if name in seen and not is_list:
             raise InvalidRequest(f"{name!r} is given twice")
-        value = _content(text)
+        value = content_of(text)
         if is_list:
             _append(body, name, value, is_first=name not in seen)
         else:
@@ -57,7 +57,8 @@ def secrets_given_openly(words: Sequence[str]) -> list[str]:
     ]
 
 
-def _content(text: str) -> str:
+def content_of(text: str) -> str:
+    """The text, or the content of the file that `@FILE` names; of `@@…` what is behind the first."""
     if text.startswith("@") and not text.startswith("@@"):
         return read_text(text[1:], MAX_FILE).removesuffix("\n").removesuffix("\r")
     return text[1:] if text.startswith("@@") else text

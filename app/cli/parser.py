@@ -5,29 +5,22 @@ import os
 from collections.abc import Sequence
 
 from app import __version__
-from app.calls.query import GROUPS
-from app.cli.connect import configure_client
 from app.cli.files.parser import add_file_commands
-from app.cli.homes import show_homes
-from app.cli.importing import import_servers
-from app.cli.keys import accept_secret_key, check_secret_key
-from app.cli.node import examine_machine, migrate_database, run_nodes
-from app.cli.resource_parser import (
+from app.cli.resource_parser import add_resource_commands, split_command
+from app.cli.usage.later import Later
+from app.cli.usage.meant import Parser
+from app.cli.usage.nouns import CALL_GROUPS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
+from app.cli.usage.options import (
+    MAX_ROWS,
     Commands,
-    Run,
     add_command,
     add_gateway_options,
     add_message_options,
-    add_resource_commands,
     name_of,
-    split_command,
+    tenant_or_all,
     whole_number,
 )
-from app.cli.top.calls import show_calls
-from app.cli.top.problems import show_problems
-from app.cli.top.top import MAX_ROWS, SORTS, VIEWS, show_top
-from app.cli.top.traffic import inspect_session
-from app.client_config import CLIENTS, DEFAULT_KEY_ENV
+from app.cli.usage.screen import ShowScreen, screen
 from app.domain import DEFAULT_TENANT
 
 WRONG_USAGE = 2
@@ -68,7 +61,20 @@ examples:
   trunkline calls --tenant acme outcome=error min_ms=500 backend=time
   trunkline calls --tenant acme request_id=7f3a
   trunkline calls --tenant acme --by tool
+  trunkline calls --tenant - --client cursor min_ms=1000
   trunkline calls --tenant acme --follow subject=alice
+"""
+_TOOLS = """
+examples:
+  trunkline tools time --tenant acme
+  trunkline tools time convert_time --tenant acme
+  trunkline call time convert_time source_timezone=UTC time=12:00 target_timezone=Asia/Tokyo --tenant acme
+  trunkline call notes add --tenant acme text=@note.txt tags=new tags=work stars=3 options='{"pin": true}'
+
+A value is read as the tool's schema says: text, a number, true, false, or JSON. A list may be given item by item; @FILE
+is the content of a file (@- of stdin), and @@ begins a text with @. The key (TRUNKLINE_KEY, TRUNKLINE_KEY_FILE or
+--key-file) needs the scope mcp:connect in the tenant. Calls of one key go to the same process, like those of a client
+of 2026-07-28.
 """
 _TOP_EXAMPLES = """
 examples:
@@ -108,15 +114,32 @@ Exit code 1 if a server cannot be imported.
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of all commands; `run` of the parsed options is the function that carries the command out."""
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="trunkline", description="A multi-tenant remote MCP gateway.", epilog=_EXAMPLES, formatter_class=layout
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    layout, about = argparse.RawDescriptionHelpFormatter, "A multi-tenant remote MCP gateway."
+    parser = Parser(prog="trunkline", description=about, epilog=_EXAMPLES, formatter_class=layout, add_help=False)
+    parser.add_argument("-h", "--help", action=ShowScreen, nargs=0, help="show the commands of daily use")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    _add_machine_commands(commands)
+    add_resource_commands(commands)
+    add_file_commands(commands)
+    _add_top_command(commands)
+    _add_problems_command(commands)
+    _add_calls_command(commands)
+    _add_inspect_command(commands)
+    _add_tool_commands(commands)
+    _add_connect_command(commands)
+    _add_import_command(commands)
+    helped = add_command(commands, "help", "show the commands, or the options of one")
+    helped.add_argument("words", nargs="*", metavar="COMMAND", help="all, or a command")
+    helped.set_defaults(run=Later("app.cli.parser.show_help"))
+    add_command(commands, "version", "print the version").set_defaults(run=Later("app.cli.parser.print_version"))
+    return parser
 
-    serve = _command(commands, "serve", run_nodes, "run one node, or several")
+
+def _add_machine_commands(commands: Commands) -> None:
+    """Those that use the settings of this machine."""
+    serve = _command(commands, "serve", "app.cli.node.run_nodes", "run one node, or several")
     serve.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", help="port to listen on; 0 takes a free one (default 8080)")
     serve.add_argument("--demo", action="store_true", help="add a demo backend and print a key for it")
@@ -125,33 +148,25 @@ def make_parser() -> argparse.ArgumentParser:
     several.add_argument("--nodes", type=whole_number(MAX_NODES), metavar="N", help=several_help)
     several.add_argument("--member", type=int, help=argparse.SUPPRESS)  # how --nodes starts each of them
 
-    migrate = _command(commands, "migrate", migrate_database, "create the database, or bring its schema up to date")
+    text = "create the database, or bring its schema up to date"
+    migrate = _command(commands, "migrate", "app.cli.node.migrate_database", text)
     migrate.add_argument("--check", action="store_true", help="change nothing; exit code 1 if it is not up to date")
 
     secret_key = add_command(commands, "secret-key", "check or change which SECRET_KEY the database belongs to")
     verbs = secret_key.add_subparsers(required=True, metavar="COMMAND")
-    _command(verbs, "check", check_secret_key, "say whether the database belongs to SECRET_KEY; exit code 1 if not")
-    _command(verbs, "accept", accept_secret_key, "record that SECRET_KEY was changed on purpose")
+    text = "say whether the database belongs to SECRET_KEY; exit code 1 if not"
+    _command(verbs, "check", "app.cli.keys.check_secret_key", text)
+    _command(verbs, "accept", "app.cli.keys.accept_secret_key", "record that SECRET_KEY was changed on purpose")
 
-    add_resource_commands(commands)
-    add_file_commands(commands)
-    _add_top_command(commands)
-    _add_problems_command(commands)
-    _add_calls_command(commands)
-    _add_inspect_command(commands)
-    _add_connect_command(commands)
-    _add_import_command(commands)
-
-    doctor = _command(commands, "doctor", examine_machine, "show what works on this machine, and what is missing")
+    text = "show what works on this machine, and what is missing"
+    doctor = _command(commands, "doctor", "app.cli.node.examine_machine", text)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
 
-    homes = _command(commands, "homes", show_homes, "list the homes of the tenants' backends on this machine")
+    text = "list the homes of the tenants' backends on this machine"
+    homes = _command(commands, "homes", "app.cli.homes.show_homes", text)
     remove_help = "remove this home, by its name: that of a deleted tenant, or one that lasts"
     homes.add_argument("--remove", action="append", default=[], metavar="HOME", help=remove_help)
     homes.add_argument("--json", action="store_true", help="print a JSON list")
-
-    add_command(commands, "version", "print the version").set_defaults(run=_print_version)
-    return parser
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -171,15 +186,15 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     if left:
         # argparse takes NAME=VALUE words only where they stand together; options may stand between ours.
         if not getattr(options, "takes_members", False) or any(word.startswith("-") for word in left):
-            parser.error(f"unrecognized arguments: {' '.join(left)}")
-        options.members.extend(left)
+            parser.below(words).refuse(left)
+        options.members = [*options.members, *left]
     options.command_line = command_line
     return options
 
 
-def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_top_command(commands: Commands) -> None:
     top = add_command(commands, "top", "show memory, CPU and calls by process, session or tenant, live", _TOP_EXAMPLES)
-    top.set_defaults(run=show_top)
+    top.set_defaults(run=Later("app.cli.top.top.show_top"))
     add_gateway_options(top)
     top.add_argument("--tenant", type=name_of("tenant"), help="only this one; without it the key needs platform:admin")
     top.add_argument("--view", choices=VIEWS, default=VIEWS[0], help="default: processes")
@@ -190,19 +205,20 @@ def _add_top_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     top.add_argument("--json", action="store_true", help="print each update as one line of JSON")
 
 
-def _add_calls_command(commands: "Commands[argparse.ArgumentParser]") -> None:
-    calls = add_command(commands, "calls", "show the last calls of a tenant", _CALLS)
+def _add_calls_command(commands: Commands) -> None:
+    calls = add_command(commands, "calls", "show the last calls of a tenant, or of all", _CALLS)
     add_gateway_options(calls)
     calls.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
-    calls.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
-    calls.add_argument("--by", choices=GROUPS, help="sums by what the calls have in common")
+    calls.add_argument("--tenant", type=tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all")
+    calls.add_argument("--client", metavar="NAME", help="only of clients with this name, as `initialize` gives it")
+    calls.add_argument("--by", choices=CALL_GROUPS, help="sums by what the calls have in common")
     calls.add_argument("--follow", action="store_true", help="go on, and print each call when it is over")
     calls.add_argument("--limit", type=whole_number(10_000), default=50, metavar="N", help="default 50")
     calls.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters, as in the REST API")
-    calls.set_defaults(run=show_calls)
+    calls.set_defaults(run=Later("app.cli.top.calls.show_calls"))
 
 
-def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_inspect_command(commands: Commands) -> None:
     inspect = add_command(commands, "inspect", "look at the messages of sessions from now on", _INSPECT)
     add_gateway_options(inspect)
     inspect.add_argument("session", metavar="SESSION", nargs="?", help="its id in `sessions list`")
@@ -214,12 +230,12 @@ def _add_inspect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     inspect.add_argument("--minutes", type=whole_number(60), default=15, metavar="N", help="default 15, at most 60")
     inspect.add_argument("--json", action="store_true", help="JSON; with --follow an object a line")
     add_message_options(inspect)
-    inspect.set_defaults(run=inspect_session)
+    inspect.set_defaults(run=Later("app.cli.top.traffic.inspect_session"))
 
 
-def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_problems_command(commands: Commands) -> None:
     problems = add_command(commands, "problems", "say what is wrong now, and what to do; exit code 1 if there is some")
-    problems.set_defaults(run=show_problems)
+    problems.set_defaults(run=Later("app.cli.top.problems.show_problems"))
     add_gateway_options(problems)
     problems.add_argument(
         "--tenant", type=name_of("tenant"), help="only of this one; else the key needs platform:admin"
@@ -227,10 +243,26 @@ def _add_problems_command(commands: "Commands[argparse.ArgumentParser]") -> None
     problems.add_argument("--json", action="store_true", help="print a JSON list")
 
 
-def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_tool_commands(commands: Commands) -> None:
+    tools = add_command(commands, "tools", "list the tools of a backend or toolset, with their arguments", _TOOLS)
+    tools.set_defaults(run=Later("app.cli.trying.commands.list_tools"))
+    call = add_command(commands, "call", "call a tool; exit code 1 if it fails", _TOOLS)
+    call.set_defaults(run=Later("app.cli.trying.commands.call_tool"), takes_members=True)
+    for each in (tools, call):
+        add_gateway_options(each)
+        each.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
+        each.add_argument("backend", type=name_of("backend"), metavar="BACKEND", help="a backend or a toolset")
+    tools.add_argument("--json", action="store_true", help="print the definitions as JSON")
+    tools.add_argument("tool", nargs="?", metavar="TOOL", help="all of this one")
+    call.add_argument("--json", action="store_true", help="print the result as JSON")
+    call.add_argument("tool", metavar="TOOL", help="its name in the list")
+    call.add_argument("members", nargs="*", default=[], metavar="NAME=VALUE", help="its arguments")
+
+
+def _add_connect_command(commands: Commands) -> None:
     text = "print the configuration for an MCP client, or write it"
-    connect = _command(commands, "connect", configure_client, text, _CONNECT_EXAMPLES)
-    connect.add_argument("client", metavar="CLIENT", choices=[*CLIENTS], help=", ".join(CLIENTS))
+    connect = _command(commands, "connect", "app.cli.connect.configure_client", text, _CONNECT_EXAMPLES)
+    connect.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=", ".join(CLIENTS))
     connect.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     connect.add_argument(
         "--backend", type=name_of("backend"), action="append", metavar="BACKEND",
@@ -248,9 +280,9 @@ def _add_connect_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     connect.add_argument("--key-env", type=_variable, metavar="NAME", help="the environment variable with the key")
 
 
-def _add_import_command(commands: "Commands[argparse.ArgumentParser]") -> None:
+def _add_import_command(commands: Commands) -> None:
     text = "register backends from a client's configuration"
-    imported = _command(commands, "import", import_servers, text, _IMPORT_EXAMPLES)
+    imported = _command(commands, "import", "app.cli.importing.import_servers", text, _IMPORT_EXAMPLES)
     imported.add_argument("file", metavar="FILE", help="JSON or TOML; - is stdin")
     imported.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     imported.add_argument("--apply", action="store_true", help="register them; without it nothing is changed")
@@ -265,18 +297,28 @@ def _add_import_command(commands: "Commands[argparse.ArgumentParser]") -> None:
     imported.add_argument("--json", action="store_true", help="print a JSON list")
 
 
-def _command(
-    commands: "Commands[argparse.ArgumentParser]", name: str, run: Run, text: str, epilog: str = ""
-) -> argparse.ArgumentParser:
-    """Adds a command that uses the settings of this machine."""
+def _command(commands: Commands, name: str, run: str, text: str, epilog: str = "") -> argparse.ArgumentParser:
+    """Adds a command that uses the settings of this machine. `run` is the full name of a function."""
     parser = add_command(commands, name, text, epilog)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=Later(run))
     data_dir_help = "instead of TRUNKLINE_DATA_DIR (default ~/.local/share/trunkline, or ./trunkline-data if it exists)"
     parser.add_argument("--data-dir", metavar="DIR", help=data_dir_help)
     return parser
 
 
-def _print_version(_: argparse.Namespace) -> int:
+def show_help(options: argparse.Namespace) -> int:
+    """`trunkline help`."""
+    parser = make_parser()
+    if options.words:
+        is_all = options.words == ["all"]
+        parser.print_help() if is_all else parser.parse_args([*options.words, "--help"])
+    else:
+        print(screen(parser))
+    return 0
+
+
+def print_version(_: argparse.Namespace) -> int:
+    """`trunkline version`."""
     print(f"trunkline {__version__}")
     return 0
 

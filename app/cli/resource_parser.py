@@ -1,20 +1,35 @@
 """The commands over REST and their options: one parser for each verb of each resource."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from app.cli import keys, resources
-from app.cli import tools as tools_commands
-from app.cli.resources import Resource, here_or_there
-from app.cli.top import traffic
-from app.domain import DEFAULT_TENANT, is_name
+from app.cli.usage import nouns
+from app.cli.usage.later import HereOrThere, Later
+from app.cli.usage.nouns import Resource
+from app.cli.usage.options import (
+    DEFAULT_EXPIRY_DAYS,
+    Commands,
+    Run,
+    add_command,
+    add_gateway_options,
+    add_message_options,
+    key_name,
+    name_of,
+    no_key_here,
+    tenant_or_all,
+    whole_number,
+)
+from app.domain import DEFAULT_TENANT
 
 MAX_EXPIRY_DAYS = 3650
-MAX_KEY_NAME = 200
 LISTED = 1000
 MOST_LISTED = 100_000
-Commands = argparse._SubParsersAction  # noqa: SLF001 - it has no public name
-Run = Callable[[argparse.Namespace], int]
+_ON_DATABASE = {
+    "create": "app.cli.keys.create_key",
+    "list": "app.cli.keys.list_keys",
+    "revoke": "app.cli.keys.revoke_key",
+    "delete": "app.cli.keys.revoke_key",
+}
 
 _ABOUT = """
 These commands use the REST API of a gateway: TRUNKLINE_URL or --url is its address; TRUNKLINE_KEY, TRUNKLINE_KEY_FILE
@@ -126,62 +141,62 @@ examples:
 """
 
 
-def add_resource_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_resource_commands(commands: Commands) -> None:
     """Adds `tenants`, `backends`, `toolsets`, `keys` and so on, each with its verbs."""
-    tenants = _Noun(commands, resources.TENANTS, "list, create and change tenants", _TENANTS)
+    tenants = _Noun(commands, nouns.TENANTS, "list, create and change tenants", _TENANTS)
     tenants.add_usual_verbs("its name")
 
-    backends = _Noun(commands, resources.BACKENDS, "list, create, change and check backends", _BACKENDS)
+    backends = _Noun(commands, nouns.BACKENDS, "list, create, change and check backends", _BACKENDS)
     backends.add_usual_verbs("its name")
     backends.add_check("its name", "start one process of a backend and show what it offers")
-    backends.add("restart", resources.restart_object, "end the sessions and processes of a backend", "its name")
-
-    toolsets = _Noun(commands, resources.TOOLSETS, "several backends behind one address", _TOOLSETS)
-    toolsets.add_usual_verbs("its name")
-    guides = _Noun(commands, resources.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
-    guides.add_usual_verbs("its name")
-    recipes = _Noun(commands, resources.RECIPES, "tools that are made of calls of other tools", _RECIPES)
-    recipes.add_usual_verbs("its name")
-    _add_catalog_verbs(
-        _Noun(commands, resources.CATALOG, "what the backends offer, and what of it is approved", _CATALOG)
+    backends.add(
+        "restart", "app.cli.resources.restart_object", "end the sessions and processes of a backend", "its name"
     )
 
-    _add_key_verbs(_Noun(commands, resources.KEYS, "create, list, rotate and revoke API keys", _KEYS))
+    toolsets = _Noun(commands, nouns.TOOLSETS, "several backends behind one address", _TOOLSETS)
+    toolsets.add_usual_verbs("its name")
+    guides = _Noun(commands, nouns.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
+    guides.add_usual_verbs("its name")
+    recipes = _Noun(commands, nouns.RECIPES, "tools that are made of calls of other tools", _RECIPES)
+    recipes.add_usual_verbs("its name")
+    _add_catalog_verbs(_Noun(commands, nouns.CATALOG, "what the backends offer, and what of it is approved", _CATALOG))
 
-    issuers = _Noun(commands, resources.ISSUERS, "list, create, change and check issuers of tokens", _ISSUERS)
+    _add_key_verbs(_Noun(commands, nouns.KEYS, "create, list, rotate and revoke API keys", _KEYS))
+
+    issuers = _Noun(commands, nouns.ISSUERS, "list, create, change and check issuers of tokens", _ISSUERS)
     issuers.add_usual_verbs("its id; for `create` the claim `iss` of its tokens")
     issuers.add_check("its id", "fetch the keys of an issuer; with token=@FILE show which rule the token fails")
 
     principals = _Noun(
-        commands, resources.PRINCIPALS, "list principals that are switched off, switch off and on", _PRINCIPALS
+        commands, nouns.PRINCIPALS, "list principals that are switched off, switch off and on", _PRINCIPALS
     )
     principals.add_list()
-    change = principals.add("set", resources.change_principal, "switch a principal off or on")
+    change = principals.add("set", "app.cli.resources.change_principal", "switch a principal off or on")
     change.add_argument("issuer", metavar="ISSUER", help="as `sessions show` names it")
     change.add_argument("subject", metavar="SUBJECT", help="likewise; for a key use `keys set`")
     _add_members(change)
 
-    sessions = _Noun(commands, resources.SESSIONS, "list, show and close sessions", _SESSIONS)
+    sessions = _Noun(commands, nouns.SESSIONS, "list, show and close sessions", _SESSIONS)
     sessions.add_list()
-    sessions.add("show", resources.show_listed, "show one session", "its id in the list").set_defaults(
+    sessions.add("show", "app.cli.resources.show_listed", "show one session", "its id in the list").set_defaults(
         limit=MOST_LISTED
     )
     for name in ("close", "delete"):
         text = "end a session; its client can open a new one"
-        sessions.add(name, resources.delete_object, text, "its id in the list").set_defaults(done="closed")
+        sessions.add(name, "app.cli.resources.delete_object", text, "its id in the list").set_defaults(done="closed")
 
-    _add_inspection_verbs(_Noun(commands, resources.INSPECTIONS, "list, show and close inspections of sessions"))
+    _add_inspection_verbs(_Noun(commands, nouns.INSPECTIONS, "list, show and close inspections of sessions"))
 
-    processes = _Noun(commands, resources.PROCESSES, "list and restart backend processes")
+    processes = _Noun(commands, nouns.PROCESSES, "list and restart backend processes")
     processes.add_list("list backend processes")
     text = "stop one process, so that another takes its place"
-    processes.add("restart", resources.restart_process, text, "its id in the list; not its pid")
+    processes.add("restart", "app.cli.resources.restart_process", text, "its id in the list; not its pid")
 
     for resource, text in (
-        (resources.USE, "list what each tenant uses"),
-        (resources.FAILURES, "list recent failures of backends"),
-        (resources.NODES, "list the gateway's nodes"),
-        (resources.AUDIT, "list administrative changes, newest first"),
+        (nouns.USE, "list what each tenant uses"),
+        (nouns.FAILURES, "list recent failures of backends"),
+        (nouns.NODES, "list the gateway's nodes"),
+        (nouns.AUDIT, "list administrative changes, newest first"),
     ):
         _Noun(commands, resource, text).add_list(text)
 
@@ -194,75 +209,62 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words), []
 
 
-def add_command(
-    commands: "Commands[argparse.ArgumentParser]", name: str, text: str, epilog: str = ""
-) -> argparse.ArgumentParser:
-    """Adds a command. `text` is its line in the list of commands and the first line of its own help."""
-    about, layout = f"{text[0].upper()}{text[1:]}.", argparse.RawDescriptionHelpFormatter
-    return commands.add_parser(name, help=text, description=about, epilog=epilog, formatter_class=layout)
-
-
-def add_gateway_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--url` and `--key-file`."""
-    parser.add_argument("--url", help="the gateway's address (default TRUNKLINE_URL)")
-    key_help = "contains the key; - is stdin (default TRUNKLINE_KEY, _KEY_FILE)"
-    parser.add_argument("--key-file", metavar="FILE", help=key_help)
-
-
 class _Noun:
     """The commands of one resource, such as `trunkline tenants ...`."""
 
-    def __init__(
-        self, commands: "Commands[argparse.ArgumentParser]", resource: Resource, text: str, examples: str = ""
-    ) -> None:
+    def __init__(self, commands: Commands, resource: Resource, text: str, examples: str = "") -> None:
         noun = add_command(commands, resource.name, text, examples + _ABOUT)
         self._resource, self._verbs = resource, noun.add_subparsers(required=True, metavar="COMMAND")
         self._examples = examples
 
-    def add(self, name: str, run: Run, text: str, id_help: str = "", *, epilog: str = "") -> argparse.ArgumentParser:
-        """Adds one verb; with `id_help` it has an argument ID."""
+    def add(self, name: str, run: str, text: str, id_help: str = "", *, epilog: str = "") -> argparse.ArgumentParser:
+        """Adds one verb. `run` is the full name of a function; with `id_help` the verb has an argument ID."""
         verb, resource = add_command(self._verbs, name, text, epilog + _ABOUT), self._resource
+        done_by: Run = Later(run)
         if id_help:
             verb.add_argument("id", metavar="ID", help=id_help)
         add_gateway_options(verb)
-        verb.add_argument("--key", type=_no_key_here, help=argparse.SUPPRESS)
+        verb.add_argument("--key", type=no_key_here, help=argparse.SUPPRESS)
         verb.add_argument("--json", action="store_true", help="print the gateway's answer as JSON")
-        if resource is resources.KEYS:
-            run = here_or_there(keys.ON_DATABASE.get(name, resources.only_there), run)
+        if resource is nouns.KEYS:
+            done_by = HereOrThere(Later(_ON_DATABASE.get(name, "app.cli.resources.only_there")), Later(run))
             verb.add_argument("--tenant", type=name_of("tenant"), required=True, help="whose keys")
-            if name in keys.ON_DATABASE:
+            if name in _ON_DATABASE:
                 data_dir_help = "use the database there, not a gateway or TRUNKLINE_DATA_DIR"
                 verb.add_argument("--data-dir", metavar="DIR", help=data_dir_help)
-        elif resource is resources.AUDIT:
+        elif resource is nouns.AUDIT:
             verb.add_argument("--tenant", type=name_of("tenant"), help="default: all, for platform administrators")
-        elif resource in (resources.SESSIONS, resources.PROCESSES, resources.FAILURES) and name == "list":
-            verb.add_argument(
-                "--tenant", type=_tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all"
-            )
+        elif resource in (nouns.SESSIONS, nouns.PROCESSES, nouns.FAILURES) and name == "list":
+            verb.add_argument("--tenant", type=tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all")
         elif resource.of_tenant:
             verb.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
-        verb.set_defaults(run=run, verb=name, resource=resource, members=[], takes_members=False, unset=[], file=None)
+        verb.set_defaults(
+            run=done_by, verb=name, resource=resource, members=[], takes_members=False, unset=[], file=None
+        )
         return verb
 
     def add_usual_verbs(self, id_help: str) -> None:
         """Adds `list`, `create`, `show`, `set` and `delete`."""
         one, epilog = self._resource.name.removesuffix("s"), self._examples + _MEMBERS
         self.add_list()
-        _add_members(self.add("create", resources.create_object, f"create a new {one}", id_help, epilog=epilog))
-        self.add("show", resources.show_object, f"show one {one}", id_help)
         _add_members(
-            self.add("set", resources.change_object, f"change one {one}", id_help, epilog=epilog), can_unset=True
+            self.add("create", "app.cli.resources.create_object", f"create a new {one}", id_help, epilog=epilog)
+        )
+        self.add("show", "app.cli.resources.show_object", f"show one {one}", id_help)
+        _add_members(
+            self.add("set", "app.cli.resources.change_object", f"change one {one}", id_help, epilog=epilog),
+            can_unset=True,
         )
         delete = self.add(
             "delete",
-            resources.delete_object,
+            "app.cli.resources.delete_object",
             f"delete one {one}" + ("" if one in ("guide", "recipe") else " and end its sessions"),
             id_help,
         )
         delete.set_defaults(done="deleted")
 
     def add_list(self, text: str = "") -> None:
-        verb = self.add("list", resources.list_objects, text or f"list the {self._resource.name}")
+        verb = self.add("list", "app.cli.resources.list_objects", text or f"list the {self._resource.name}")
         limit = whole_number(MOST_LISTED)
         verb.set_defaults(takes_members=True)
         verb.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters and order, as in the REST API")
@@ -271,7 +273,9 @@ class _Noun:
         )
 
     def add_check(self, id_help: str, text: str) -> None:
-        _add_members(self.add("check", resources.check_object, f"{text}; exit code 1 if it does not work", id_help))
+        _add_members(
+            self.add("check", "app.cli.resources.check_object", f"{text}; exit code 1 if it does not work", id_help)
+        )
 
 
 def _add_members(verb: argparse.ArgumentParser, *, can_unset: bool = False) -> None:
@@ -286,19 +290,22 @@ def _add_members(verb: argparse.ArgumentParser, *, can_unset: bool = False) -> N
 
 def _add_catalog_verbs(catalog: _Noun) -> None:
     catalog.add_list("list how many tools, prompts and resources each backend offers")
-    catalog.add("show", resources.show_object, "show the definitions of one backend", "the backend's name")
-    tools = catalog.add("tools", tools_commands.list_tools, "show what has changed since it was approved", "its name")
+    catalog.add("show", "app.cli.resources.show_object", "show the definitions of one backend", "the backend's name")
+    tools = catalog.add("tools", "app.cli.tools.list_tools", "show what has changed since it was approved", "its name")
     tools.set_defaults(limit=MOST_LISTED)
-    diff = catalog.add("diff", tools_commands.show_differences, "show what exactly has changed", "the backend's name")
+    diff = catalog.add("diff", "app.cli.tools.show_differences", "show what exactly has changed", "the backend's name")
     diff.add_argument("tools", nargs="*", metavar="TOOL", help="only these")
     diff.set_defaults(limit=MOST_LISTED)
-    search = catalog.add("search", tools_commands.search_tools, "find tools by what they do")
+    search = catalog.add("search", "app.cli.tools.search_tools", "find tools by what they do")
     search.add_argument("query", nargs="+", metavar="WORD", help="what somebody wants to do, in a few words")
     search.add_argument("--toolset", type=name_of("toolset"), help="only what this one shows, by the names it shows")
     search.add_argument("--limit", type=whole_number(50), default=5, metavar="N", help="at most this many; default 5")
     for name, done in (("approve", "approved"), ("reject", "rejected")):
         decide = catalog.add(
-            name, tools_commands.decide_tools, f"{name} tools as a backend offers them now: those that wait", "its name"
+            name,
+            "app.cli.tools.decide_tools",
+            f"{name} tools as a backend offers them now: those that wait",
+            "its name",
         )
         decide.set_defaults(done=done)
         _add_members(decide)
@@ -306,71 +313,30 @@ def _add_catalog_verbs(catalog: _Noun) -> None:
 
 def _add_inspection_verbs(inspections: _Noun) -> None:
     inspections.add_list()
-    inspections.add("show", resources.show_object, "show one inspection", "its id")
-    messages = inspections.add("messages", traffic.show_messages, "show what it has seen", "its id")
+    inspections.add("show", "app.cli.resources.show_object", "show one inspection", "its id")
+    messages = inspections.add("messages", "app.cli.top.traffic.show_messages", "show what it has seen", "its id")
     add_message_options(messages)
     for name in ("close", "delete"):
         text = "end an inspection, and remove what it has seen"
-        inspections.add(name, resources.delete_object, text, "its id").set_defaults(done="closed")
-
-
-def add_message_options(verb: argparse.ArgumentParser) -> None:
-    """Adds `--follow` and `--jsonl`."""
-    verb.add_argument("--follow", action="store_true", help="go on until it ends, and print each message")
-    verb.add_argument("--jsonl", metavar="FILE", help="write them to this new file, an object a line")
+        inspections.add(name, "app.cli.resources.delete_object", text, "its id").set_defaults(done="closed")
 
 
 def _add_key_verbs(noun: _Noun) -> None:
     key_id, days = "the key's id: the 8 characters after tlk_", whole_number(MAX_EXPIRY_DAYS)
-    create = noun.add("create", resources.create_key, "create a key and show it once", epilog=_KEYS)
+    create = noun.add("create", "app.cli.resources.create_key", "create a key and show it once", epilog=_KEYS)
     create.add_argument("--scope", action="append", required=True, help="what it allows; can be given repeatedly")
-    create.add_argument("--name", type=_key_name, default="", help="a note on its purpose")
-    create.add_argument("--expires-days", type=days, metavar="N", help=f"default {keys.DEFAULT_EXPIRY_DAYS}")
+    create.add_argument("--name", type=key_name, default="", help="a note on its purpose")
+    create.add_argument("--expires-days", type=days, metavar="N", help=f"default {DEFAULT_EXPIRY_DAYS}")
     noun.add_list()
     for name in ("revoke", "delete"):
         noun.add(
-            name, resources.delete_object, "revoke a key, so that it cannot be used any more", key_id
+            name, "app.cli.resources.delete_object", "revoke a key, so that it cannot be used any more", key_id
         ).set_defaults(done="revoked")
-    rotate = noun.add("rotate", resources.rotate_key, "create a successor with the same name, scopes and life", key_id)
-    rotate.add_argument("--revoke", action="store_true", help="revoke the old key at once")
-    noun.add("show", resources.show_object, "show one key, but not its secret", key_id)
-    _add_members(noun.add("set", resources.change_object, "change one key", key_id, epilog=_MEMBERS), can_unset=True)
-
-
-def name_of(kind: str) -> Callable[[str], str]:
-    """For argparse: the name of a tenant or of a backend."""
-
-    def checked(text: str) -> str:
-        if not is_name(text):
-            raise argparse.ArgumentTypeError(f"a {kind}'s name is lower-case letters, digits and hyphens, 63 at most")
-        return text
-
-    return checked
-
-
-def whole_number(most: int) -> Callable[[str], int]:
-    """For argparse: 1 to `most`."""
-
-    def checked(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) < 7 and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"allowed are 1 to {most}")
-        return int(text)
-
-    return checked
-
-
-def _tenant_or_all(text: str) -> str:
-    return text if text == resources.ALL else name_of("tenant")(text)
-
-
-def _no_key_here(_: str) -> str:
-    """Refuses `--key`. As an unknown option or an abbreviation, argparse would repeat the key in its message."""
-    raise argparse.ArgumentTypeError(
-        "every user of the machine can read arguments; set TRUNKLINE_KEY, or give --key-file, and rotate this key"
+    rotate = noun.add(
+        "rotate", "app.cli.resources.rotate_key", "create a successor with the same name, scopes and life", key_id
     )
-
-
-def _key_name(text: str) -> str:
-    if len(text) > MAX_KEY_NAME or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"a name is up to {MAX_KEY_NAME} printable characters")
-    return text
+    rotate.add_argument("--revoke", action="store_true", help="revoke the old key at once")
+    noun.add("show", "app.cli.resources.show_object", "show one key, but not its secret", key_id)
+    _add_members(
+        noun.add("set", "app.cli.resources.change_object", "change one key", key_id, epilog=_MEMBERS), can_unset=True
+    )

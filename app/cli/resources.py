@@ -6,72 +6,20 @@ so new members need no change here. Results go to stdout, everything else to std
 
 import argparse
 import json
-import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.cli.members import members_of, secrets_given_openly
-from app.cli.rest import is_remote, open_rest, segment
+from app.cli.rest import open_rest, segment
 from app.cli.tables import one_line, record, table
+from app.cli.usage.nouns import ALL, BACKENDS, Resource
 from app.errors import GatewayError, InvalidRequest
 from app.terminal.progress import Progress
 from app.terminal.stdout import show_once
 from app.terminal.text import printable
-
-ALL = "-"  # as the tenant: all of them, where the REST API allows it
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """One kind of object. `id` is the member that names it in a path, `made_by` the member that the argument of
-    `create` sets; `first` are the leading columns of a list."""
-
-    name: str
-    of_tenant: bool = True
-    id: str = "id"
-    made_by: str = "name"
-    first: tuple[str, ...] = ()
-
-
-TENANTS = Resource("tenants", of_tenant=False, id="name", first=("name", "enabled", "reason"))
-BACKENDS = Resource(
-    "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "url", "args")
-)
-TOOLSETS = Resource("toolsets", id="name", first=("name", "title", "enabled", "reason"))
-GUIDES = Resource("guides", id="name", first=("name", "title", "description", "changed_at"))
-RECIPES = Resource("recipes", id="name", first=("name", "toolset", "title", "description", "changed_at"))
-CATALOG = Resource(
-    "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
-)
-KEYS = Resource("keys", first=("id", "name", "enabled", "reason", "scopes", "expires_at", "revoked_at", "last_used_at"))
-PRINCIPALS = Resource("principals", first=("issuer", "subject", "enabled", "reason", "at"))
-ISSUERS = Resource("issuers", made_by="issuer", first=("id", "issuer", "enabled", "algorithms", "max_scopes"))
-SESSIONS = Resource(
-    "sessions",
-    first=(
-        "id", "tenant", "backend", "subject", "client_name", "state", "idle_s", "calls", "resident_bytes",
-        "cpu_percent", "opened_at", "node",
-    ),
-)  # fmt: skip
-INSPECTIONS = Resource(
-    "inspections",
-    first=("id", "session", "backend", "reason", "subject", "payloads", "opened_at", "ends_at", "ending", "kept"),
-)
-PROCESSES = Resource(
-    "processes",
-    first=("id", "tenant", "backend", "state", "resident_bytes", "cpu_percent", "age_s", "session_count", "node"),
-)
-FAILURES = Resource(
-    "failures", first=("at", "tenant", "backend", "kind", "detail", "times", "before_handshake", "node")
-)
-USE = Resource("use", of_tenant=False, first=("tenant",))
-NODES = Resource("nodes", of_tenant=False, first=("id", "url", "sessions", "processes", "draining", "problem"))
-AUDIT = Resource("audit", first=("at", "tenant", "action", "target", "actor", "request_id"))
-
 
 # --- the verbs
 
@@ -115,12 +63,29 @@ def show_listed(options: argparse.Namespace) -> int:
 
 
 def create_object(options: argparse.Namespace) -> int:
-    """`create`: prints the new object."""
+    """`create`: says in one line what was made, and on stderr what to do next; with --json prints all of it."""
     body = body_of(options)
     body.setdefault(options.resource.made_by, options.id)
     if options.command_line:
         body |= {"command": options.command_line[0], "args": options.command_line[1:]}
-    return _print_object(options, ask(options, "POST", _path(options), body))
+    made = ask(options, "POST", _path(options), body)
+    if options.json:
+        print_json(made)
+    else:
+        _tell_made(options, made)
+    return 0
+
+
+def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
+    resource: Resource = options.resource
+    name = printable(str(made.get(resource.id, options.id)))
+    tenant = options.tenant if resource.of_tenant else ""
+    where = f" of tenant {tenant}" if tenant else ""
+    print(f"created {resource.name.removesuffix('s')} {name}{where}", flush=True)
+    for member in ("warnings", "problems"):  # what does not keep it from being made
+        if made.get(member):
+            print(f"trunkline: {member}: {one_line(made[member])}", file=sys.stderr)
+    print(f"next: {resource.next.format(name=name, tenant=tenant)}", file=sys.stderr)
 
 
 def change_object(options: argparse.Namespace) -> int:
@@ -180,13 +145,6 @@ def restart_process(options: argparse.Namespace) -> int:
 
 
 # --- keys: the first one is created before anybody could use REST
-
-
-def here_or_there(
-    here: Callable[[argparse.Namespace], int], there: Callable[[argparse.Namespace], int]
-) -> Callable[[argparse.Namespace], int]:
-    """A command on the database of this machine; with --url or TRUNKLINE_URL on a gateway."""
-    return lambda options: there(options) if is_remote(options) else here(options)
 
 
 def create_key(options: argparse.Namespace) -> int:
@@ -309,4 +267,4 @@ def print_table(rows: list[dict[str, Any]], first: tuple[str, ...], *, of_tenant
 
 def terminal_width() -> int | None:
     """The terminal's width; None if stdout is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,8 @@ LONGEST_PAUSE_S = 5.0  # if a gateway asks for a longer pause, its refusal is sh
 TOO_MANY, MOST_WAITS = 429, 100  # of one request
 PAGE = 200
 MAX_KEY_FILE = 64 * 1024
+MOST_BACKENDS = 100_000  # of one tenant
+MOST_SHOWN = 20  # names in an error
 _KNOWN = frozenset({"type", "title", "status", "detail", "reason", "instance", "errors", "hint", "request_id"})
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL)
 
@@ -41,6 +43,13 @@ class Refused(GatewayError):
     def __init__(self, status: int, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
         self.status, self.summary = status, lines[0]
+
+
+class NoTenant(InvalidRequest):
+    """There is no such tenant; `names` are some that there are."""
+
+    def __init__(self, tenant: str, names: Sequence[str]) -> None:
+        super().__init__(f"there is no tenant {tenant!r}" + (f"; there are {', '.join(names)}" if names else ""))
 
 
 def is_remote(options: argparse.Namespace) -> bool:

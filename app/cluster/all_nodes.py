@@ -127,8 +127,8 @@ class AllNodes:
         """The last failures of backends, newest first."""
         return await self._merged("failures", list[Listing[FailureView]], tenant, window)
 
-    async def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]:
-        """The tenant's last calls, newest first; also from the database, where they are kept."""
+    async def calls(self, tenant: str | None, window: CallWindow) -> Listing[CallView]:
+        """The last calls of a tenant, or of all, newest first; also from the database, where they are kept."""
         found = await self._merged("calls", list[Listing[CallView]], tenant, window)
         if self._archive is None:
             return found
@@ -138,7 +138,7 @@ class AllNodes:
         shown = window.first(rows.values(), lambda each: each.position(window.sort))
         return Listing(shown, max(total, found.total), found.silent)
 
-    async def call_groups(self, tenant: str, window: CallWindow, by: str) -> Gathered[CallGroup]:
+    async def call_groups(self, tenant: str | None, window: CallWindow, by: str) -> Gathered[CallGroup]:
         """Their sums, the groups with the most calls first. Where calls are kept in the database, those of the last
         seconds are counted at the nodes that have them, as they may not be written yet."""
         kept: list[CallGroup] = []
@@ -351,7 +351,8 @@ def answer_for(own: NodeOverview, what: str, query: dict[str, str]) -> Any:
         return [lists[what](None if tenant == ALL else tenant, msgspec.convert(query, Window, strict=False))]
     if what in ("calls", "call_groups"):
         asked = msgspec.convert(query, CallWindow, strict=False)
-        return [own.calls(tenant, asked)] if what == "calls" else own.call_groups(tenant, asked, query.get("by", ""))
+        whose = None if tenant == ALL else tenant
+        return [own.calls(whose, asked)] if what == "calls" else own.call_groups(whose, asked, query.get("by", ""))
     if what in ("use", "limits"):
         window = msgspec.convert(query, Window, strict=False)
         return [own.use(window) if what == "use" else own.limits_use(tenant)]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, true
 
 from app.calls.kept import KeptCall
 from app.calls.query import ANY_ERROR, OK, CallFilter, CallGroup, bucket_of
@@ -14,7 +14,7 @@ from app.storage.engine import Database
 from app.storage.tables import calls
 
 _KEPT: list[Any] = [calls.c[each.name] for each in fields(KeptCall)]
-_ITSELF = ("backend", "method", "tool", "subject", "session", "request_id")  # members of a filter that must be equal
+_ITSELF = ("backend", "method", "tool", "subject", "client_name", "session", "request_id")  # must be equal
 _EMPTY = ""
 PORTION = 2_000  # calls that are removed in one transaction
 _GROUPS: dict[str, tuple[ColumnElement[str] | str, ColumnElement[str] | str]] = {  # what they have in common, within
@@ -42,7 +42,9 @@ class CallRepository:
         async with self._database.write() as connection:
             await connection.execute(insert(calls), [_values(each) for each in kept])
 
-    async def find(self, tenant: str, wanted: CallFilter, after: tuple[int, int] | None, most: int) -> list[KeptCall]:
+    async def find(
+        self, tenant: str | None, wanted: CallFilter, after: tuple[int, int] | None, most: int
+    ) -> list[KeptCall]:
         """The newest that match, behind the one with this `at_us` and `number`."""
         rows = _matching(tenant, wanted)
         if after is not None:
@@ -52,13 +54,15 @@ class CallRepository:
         rows_found: Sequence[Any] = await self._database.rows(query)
         return [KeptCall(*row) for row in rows_found]
 
-    async def count(self, tenant: str, wanted: CallFilter, most: int) -> int:
+    async def count(self, tenant: str | None, wanted: CallFilter, most: int) -> int:
         """How many match; counts up to `most`."""
         some = select(calls.c.number).where(_matching(tenant, wanted)).limit(most).subquery()
         async with self._database.read() as connection:
             return int((await connection.execute(select(func.count()).select_from(some))).scalar_one())
 
-    async def groups(self, tenant: str, wanted: CallFilter, by: str, not_of: Collection[str] = ()) -> list[CallGroup]:
+    async def groups(
+        self, tenant: str | None, wanted: CallFilter, by: str, not_of: Collection[str] = ()
+    ) -> list[CallGroup]:
         """The sums of those that match and are not of these nodes, by what they have in common, in no order."""
         name, within = _GROUPS[by]
         keys = [each for each in (name, within) if not isinstance(each, str)]
@@ -104,9 +108,9 @@ class CallRepository:
             return (await connection.execute(delete(calls).where(rows))).rowcount
 
 
-def _matching(tenant: str, wanted: CallFilter) -> ColumnElement[bool]:
-    """As `CallFilter.matches`, of one tenant."""
-    found = [calls.c.tenant == tenant]
+def _matching(tenant: str | None, wanted: CallFilter) -> ColumnElement[bool]:
+    """As `CallFilter.matches`, of one tenant or of all."""
+    found: list[ColumnElement[bool]] = [true()] if tenant is None else [calls.c.tenant == tenant]
     found += [calls.c[name] == _storable(value) for name in _ITSELF if (value := getattr(wanted, name))]
     if wanted.outcome:
         is_error = wanted.outcome == ANY_ERROR

@@ -134,6 +134,7 @@ class CallWindow(Window):
     tool: str = ""
     outcome: str = ""
     subject: str = ""
+    client_name: str = ""
     session: str = ""
     request_id: str = ""
     since: float = 0.0

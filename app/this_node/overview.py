@@ -228,15 +228,15 @@ class NodeOverview:
         """What is wrong now, as far as this tenant may know it."""
         return self._watching.problems.of(tenant)
 
-    def calls(self, tenant: str, window: CallWindow) -> Listing[CallView]:
-        """The tenant's last calls, newest first."""
+    def calls(self, tenant: str | None, window: CallWindow) -> Listing[CallView]:
+        """The last calls of a tenant, or of all, newest first."""
         matches = window.filter.matches
         found = [call for call in self._history.of(tenant) if matches(call)]
         rows = [CallView.of(call, self._id) for call in window.first(found, place_of)]
         return Listing(rows, len(found))
 
-    def call_groups(self, tenant: str, window: CallWindow, by: str) -> Sequence[CallGroup]:
-        """The sums of the tenant's last calls."""
+    def call_groups(self, tenant: str | None, window: CallWindow, by: str) -> Sequence[CallGroup]:
+        """The sums of those calls."""
         return grouped(filter(window.filter.matches, self._history.of(tenant)), by)
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:

@@ -27,6 +27,18 @@ def test_each_tenant_keeps_so_many_the_newest():
     assert list(history.of("unknown")) == []
 
 
+def test_those_of_all_tenants_are_the_newest_of_each_and_not_too_many(monkeypatch):
+    times = iter(range(100))
+    history = CallHistory(3, 1 << 20, lambda: float(next(times)))
+    for number in range(4):
+        note(history, origin("acme"), f"a{number}")
+        note(history, origin("zenith"), f"z{number}")
+    assert [each.tool for each in history.of(None)] == ["z3", "a3", "z2", "a2", "z1", "a1"]
+    monkeypatch.setattr("app.calls.history.MOST_OF_ALL", 2)
+    assert [each.tool for each in history.of(None)] == ["z3", "a3"]
+    assert list(CallHistory(3, 1 << 20).of(None)) == []
+
+
 def test_zero_keeps_nothing():
     history = CallHistory(0, 1 << 20)
     note(history, origin("acme"), count=5)

@@ -31,6 +31,8 @@ def call(outcome: str = "ok", seconds: float = 0.01, tool: str = "add", at: floa
         ({"outcome": "error"}, False),
         ({"subject": "AAAAAAAA", "session": "0123456789ab"}, True),
         ({"session": "other"}, False),
+        ({"client_name": "client"}, True),
+        ({"client_name": "other"}, False),
         ({"request_id": "r1"}, True),
         ({"request_id": "r2"}, False),
         ({"since": 100.0}, True),

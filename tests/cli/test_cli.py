@@ -276,7 +276,7 @@ sys.meta_path.insert(0, AtImport())
 from app.cli import main
 sys.exit(main())
 """
-    command = [sys.executable, "-c", program, "version"]
+    command = [sys.executable, "-c", program, "keys", "list", "--tenant", "default"]
     done = subprocess.run(
         command, cwd=Path(cli.__file__).parents[2], capture_output=True, text=True, timeout=60, check=False
     )

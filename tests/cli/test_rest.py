@@ -32,7 +32,7 @@ def code_of(words: list[str]) -> int:
         (["tenants", "show", ".."], {}, "is not a name or an id"),
         (["tenants", "show", "default", "more"], {}, "unrecognized arguments"),
         (["tenants", "set", "default", "a=1", "--nonsense"], {}, "unrecognized arguments"),
-        (["sessions", "create"], {}, "invalid choice"),
+        (["sessions", "create"], {}, "there is no command 'create'"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_asks_nobody(capsys, monkeypatch, words, changes, problem):

@@ -13,8 +13,8 @@ from tests.documents.command_lines import ROOT, commands_of, problems_of
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("trunkline backends lst --tenant acme", "invalid choice"),
-        ("trunkline serve --prot 80", "unrecognized arguments"),
+        ("trunkline backends lst --tenant acme", "did you mean `list`?"),
+        ("trunkline serve --prot 80", "did you mean `--port`?"),
         ("KEY=$(trunkline keys create --tenant acme --scoop mcp:connect)", "--scoop"),
         ("docker run --rm -v trunkline:/data trunkline serve --dmo", "--dmo"),
         ("docker compose exec gateway-1 trunkline keys create --tenant default", "--scope"),

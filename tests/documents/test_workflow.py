@@ -124,7 +124,7 @@ def test_what_newcomers_are_sent_to_is_there(name: str) -> None:
         ("def principal_changed", "app/admin/context.py"),
         ("def principal_changed", "app/this_node/change_effects.py"),
         ("def principal_changed", "app/cluster/change_propagation.py"),
-        ("PRINCIPALS", "app/cli/resources.py"),
+        ("PRINCIPALS", "app/cli/usage/nouns.py"),
     ],
 )
 def test_the_examples_of_contributing_are_in_the_code(word: str, path: str) -> None:

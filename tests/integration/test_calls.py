@@ -85,6 +85,21 @@ async def test_another_tenant_sees_none_of_them(endpoint: Endpoint):
     assert httpx2.get(url, headers=headers).status_code == 404
 
 
+async def test_platform_administrators_see_those_of_all_tenants_and_of_one_client(endpoint: Endpoint):
+    async with wire(endpoint) as session:
+        await session.call("echo", text="x")
+    gateway = endpoint.gateway
+    (mine,) = calls(endpoint, "?tool=echo")
+    named = f"?session={mine['session']}&client_name={mine['client_name']}&tool=echo"
+    assert gateway.api("GET", f"/tenants/-/calls{named}")["items"] == [mine]
+    assert gateway.api("GET", f"/tenants/-/calls{named}x")["items"] == []
+    (group,) = gateway.api("GET", f"/tenants/-/calls:grouped{named}&by=backend")["items"]
+    assert (group["name"], group["count"]) == (endpoint.name, 1)
+    headers = {"Authorization": f"Bearer {gateway.key(endpoint.tenant, ['tenant:admin'])}"}
+    for path in ("calls", "calls:grouped?by=tool"):
+        assert httpx2.get(f"{gateway.url}/api/v1/tenants/-/{path}", headers=headers).status_code == 404
+
+
 FAILS = """
 import json, sys
 result = {"content": [{"type": "text", "text": "x" * 300}], "isError": True, "_meta": {"by": "y" * 100}}

@@ -58,17 +58,21 @@ def line(gateway: Gateway, tmp_path: Path) -> Line:
 
 def test_a_tenants_life(line, gateway):
     made = line.run("tenants", "create", "life", "limits.sessions=20")
-    assert made.stderr == f"trunkline: gateway {gateway.url}\n"
-    assert "limits.sessions                20\n" in made.stdout
+    assert made.stdout == "created tenant life\n"
+    gateway_line, next_line = made.stderr.splitlines()
+    assert gateway_line == f"trunkline: gateway {gateway.url}"
+    assert next_line.startswith("next: trunkline backends create NAME --tenant life -- ")
+    assert line.json("tenants", "show", "life")["limits"]["sessions"] == 20
     line.run("tenants", "set", "life", "limits.sessions=100", "limits.burst=null", "--unset", "limits.processes")
     shown = line.json("tenants", "show", "life")
     assert [shown["limits"][name] for name in ("sessions", "burst", "processes")] == [100, None, None]
     assert gateway.api("GET", "/tenants/life") == shown
     assert "life" in [tenant["name"] for tenant in line.json("tenants", "list")]
-    header, *rows = line.run("tenants", "list", COLUMNS="60").stdout.splitlines()
+    whole = line.run("tenants", "list").stdout
+    header, *rows = whole.splitlines()
     assert header.startswith("name")
     assert any(row.startswith("life ") for row in rows)
-    assert all(len(row) <= 60 for row in rows)
+    assert line.run("tenants", "list", COLUMNS="20").stdout == whole  # a pipe has no width
     assert line.run("tenants", "delete", "life").stderr.endswith("deleted life\n")
     assert "Tenant not found" in line.run("tenants", "show", "life", code=1).stderr
 
@@ -94,6 +98,39 @@ def test_a_backends_life(line, gateway):
     assert "echo" in line.run("backends", "list", *of).stdout
     line.run("backends", "delete", "echo", *of)
     assert "there are no backends" in line.run("backends", "list", *of).stderr
+
+
+def test_tools_are_listed_and_called_like_any_client_does(line, gateway):
+    tenant = gateway.add_tenant()
+    of = ("--tenant", tenant)
+    line.run("backends", "create", "echo", *of, "--", *ECHO)
+    listed = line.run("tools", "echo", *of).stdout
+    assert re.search(r"^echo +\[text=string\] +echo \(benchmark tool\)$", listed, re.MULTILINE)
+    assert line.run("call", "echo", "echo", "text=7", *of).stdout == "7\n"
+    assert line.json("call", "echo", "progress", *of, "n=3")["isError"] is False
+    refused = line.run("call", "echo", "sleep", "ms=soon", *of, code=2)
+    assert refused.stderr.endswith("trunkline: ms must be a number, not 'soon'\n")
+    assert "did you mean `echo`?" in line.run("tools", "ecko", *of, code=1).stderr
+    failed = line.run("call", "echo", "crash", *of, code=1)
+    assert failed.stderr.splitlines()[-1].startswith("trunkline: ")
+    # Calls of one key find what earlier ones have left.
+    before, after = (json.loads(line.run("call", "echo", "whoami", *of).stdout) for _ in range(2))
+    assert (before["process"], before["count"] + 1) == (after["process"], after["count"])
+    reader = line.run("keys", "create", *of, "--scope", "tenant:read").stdout.strip()
+    assert (
+        "--scope mcp:connect` makes such a key" in line.run("tools", "echo", *of, code=1, TRUNKLINE_KEY=reader).stderr
+    )
+    assert "is the key right" in line.run("tools", "echo", *of, code=1, TRUNKLINE_KEY="tlk_x").stderr
+
+
+def test_a_tool_that_fails_is_exit_code_1_with_its_words_on_stderr(line, gateway):
+    tenant = gateway.add_tenant()
+    of = ("--tenant", tenant)
+    line.run("backends", "create", "time", *of, "--", str(Path(sys.executable).with_name("mcp-server-time")))
+    failed = line.run("call", "time", "get_current_time", "timezone=Mars", *of, code=1)
+    assert failed.stdout == ""
+    assert "Invalid timezone" in failed.stderr
+    assert line.json("call", "time", "get_current_time", "timezone=Mars", *of, code=1)["isError"] is True
 
 
 def test_the_console_script_does_the_same(line, gateway):

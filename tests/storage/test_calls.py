@@ -63,6 +63,9 @@ async def test_a_tenant_has_its_own_only(repository: CallRepository):
     assert [each.number for each in await repository.find("zenith", EVERY, None, 100)] == [2]
     assert await repository.find("nobody", EVERY, None, 100) == []
     assert [each.count for each in await repository.groups("zenith", EVERY, "backend")] == [1]
+    assert {each.number for each in await repository.find(None, EVERY, None, 100)} == {1, 2}
+    assert await repository.count(None, EVERY, 100) == 2
+    assert [each.count for each in await repository.groups(None, EVERY, "backend")] == [2]
     assert await repository.trim("zenith", 0, 100) == 1
     assert len(await repository.find("acme", EVERY, None, 100)) == 1
 
@@ -76,6 +79,7 @@ FILTERS = [
     (CallFilter(until=(NOON_US + 4) / 1e6), {1, 2, 3}),
     (CallFilter(min_ms=1000), {4}),
     (CallFilter(subject="BBBBBBBB"), {4}),
+    (CallFilter(client_name="cursor"), {3}),
     (CallFilter(request_id="r2"), {2}),
     (CallFilter(session="none"), set()),
     (CallFilter(method="tools/call"), {1, 2, 3, 4}),
@@ -87,7 +91,7 @@ async def test_they_are_filtered_as_in_memory(repository: CallRepository, wanted
     calls = [
         call(1),
         call(2, tool="other", request_id="r2"),
-        call(3, outcome="timeout"),
+        call(3, outcome="timeout", client_name="cursor"),
         call(4, at_us=NOON_US + 4, seconds=2.0, subject="BBBBBBBB"),
     ]
     await repository.add(calls)

@@ -11,8 +11,7 @@ from pydantic_core import PydanticCustomError
 from app.admin.context import Access, MayAudit, Platform
 from app.admin.paging import AskedPage, Page, PageQuery, wrong_cursor
 from app.admin.route import ResourceRouter
-from app.admin.schemas.fields import one_line
-from app.domain import NAME_PATTERN
+from app.admin.schemas.fields import SpelledAsName, one_line
 from app.http.problems import responses
 from app.storage.audit import AuditEntry, Which
 
@@ -104,7 +103,7 @@ async def read_audit(
     asked: AskedPage,
     which: AskedEntries,
     tenant: Annotated[
-        str | None, Query(pattern=NAME_PATTERN, description="Only acts that concern this tenant.")
+        Annotated[str, SpelledAsName] | None, Query(description="Only acts that concern this tenant.")
     ] = None,
 ) -> Page[AuditAnswer]:
     """The acts of all tenants, including deleted ones, newest first."""

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.command import one_program
-from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul
+from app.admin.schemas.fields import Answer, Name, Reason, SpelledAsVariable, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.admin.schemas.upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Transport, Url, require_one_kind
@@ -67,7 +67,7 @@ Cwd = Annotated[
 ]
 Argument = Annotated[str, StringConstraints(max_length=MAX_ARGS_BYTES), AfterValidator(no_nul)]
 Arguments = Annotated[list[Argument], Field(max_length=256, description="At most 64 KiB in all.")]
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+EnvName = Annotated[str, StringConstraints(max_length=128), SpelledAsVariable]
 EnvValue = Annotated[str, StringConstraints(max_length=MAX_ENV_BYTES), AfterValidator(no_nul)]
 Env = Annotated[
     dict[EnvName, EnvValue],

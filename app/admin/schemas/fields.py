@@ -1,7 +1,8 @@
 """Fields that several bodies share, and the base classes of requests and answers."""
 
+import re
 import unicodedata
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -10,16 +11,19 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     PrivateAttr,
     StringConstraints,
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import PydanticCustomError, core_schema
 
 from app.auth.policy import is_scope
-from app.domain import NAME_PATTERN
+from app.domain import NAME_PATTERN, NAME_RULE
 
 MAX_REASON = 300
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
@@ -104,9 +108,32 @@ def known_scope(text: str) -> str:
     return text
 
 
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """How a text is spelled: the document of the API has the pattern, errors say the rule in words."""
+
+    pattern: str
+    rule: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": self.pattern}
+
+    def _checked(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise PydanticCustomError("spelling", "must be {rule}", {"rule": self.rule})
+        return text
+
+
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN), Field(description="Lower-case letters, digits, `-`.")]
+SpelledAsName = Spelled(NAME_PATTERN, f"{NAME_RULE}, beginning with a letter or digit")
+SpelledAsVariable = Spelled(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and underscores, beginning with no digit")
+Name = Annotated[str, SpelledAsName, Field(description="Lower-case letters, digits, `-`.")]
 Reason = Annotated[
     str,
     StringConstraints(max_length=MAX_REASON),

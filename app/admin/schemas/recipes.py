@@ -8,7 +8,7 @@ import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Answer, Name, Strict, StrictChoice, no_nul
+from app.admin.schemas.fields import Answer, Name, Spelled, Strict, StrictChoice, no_nul
 from app.admin.schemas.guides import GuideTitle
 from app.protocol.recipes.expressions import MAX_EXPRESSION
 from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
@@ -41,7 +41,7 @@ class QuestionBody(Strict):
 class StepBody(StrictChoice):
     """A call of a tool."""
 
-    id: Annotated[str, StringConstraints(pattern=STEP_ID)]
+    id: Annotated[str, Spelled(STEP_ID, "letters, digits and underscores, beginning with no digit, 32 at most")]
     tool: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     arguments: Object = Field(default_factory=dict, description="Strings are expressions, at any depth.")
     condition: Expression | None = None

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.backends import TimeoutsBody
-from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul, one_line
+from app.admin.schemas.fields import Answer, Name, Reason, Spelled, Strict, SwitchPatch, no_nul, one_line
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Member, Timeouts, Toolset
 from app.protocol.toolset.names import MAX_NAME
@@ -28,7 +28,8 @@ Instructions = Annotated[
 ]
 Prefix = Annotated[
     str,
-    StringConstraints(max_length=32, pattern=r"^[A-Za-z0-9_-]*$"),
+    StringConstraints(max_length=32),
+    Spelled(r"^[A-Za-z0-9_-]*$", "letters, digits, `_` and `-`"),
     Field(description="Before the names of its tools and prompts, so that those of two members differ."),
 ]
 

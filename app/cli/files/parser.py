@@ -2,8 +2,8 @@
 
 import argparse
 
-from app.cli.files.commands import apply_files, export_files
-from app.cli.resource_parser import Commands, add_command, add_gateway_options, name_of
+from app.cli.usage.later import Later
+from app.cli.usage.options import Commands, add_command, add_gateway_options, name_of
 
 _APPLY = """
 examples:
@@ -33,7 +33,7 @@ gateway does not show them. API keys, switched-off principals and approved tools
 """
 
 
-def add_file_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_file_commands(commands: Commands) -> None:
     """Adds `apply`, `plan` and `export`."""
     apply = add_command(commands, "apply", "make a gateway what files say", _APPLY)
     _add_plan_options(apply)
@@ -44,11 +44,13 @@ def add_file_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
         "--check", action="store_true", help="only compare: exit code 0 nothing differs, 2 differs, 1 error"
     )
     apply.add_argument("--schema", action="store_true", help="print the JSON Schema of the files")
-    apply.set_defaults(run=apply_files)
+    apply.set_defaults(run=Later("app.cli.files.commands.apply_files"))
 
     plan = add_command(commands, "plan", "show what `apply` would change", _APPLY)
     _add_plan_options(plan)
-    plan.set_defaults(run=apply_files, dry_run=True, check=False, schema=False, yes=False)
+    plan.set_defaults(
+        run=Later("app.cli.files.commands.apply_files"), dry_run=True, check=False, schema=False, yes=False
+    )
 
     export = add_command(commands, "export", "write what a gateway has as a file for `apply`", _EXPORT)
     add_gateway_options(export)
@@ -56,7 +58,7 @@ def add_file_commands(commands: "Commands[argparse.ArgumentParser]") -> None:
         "--tenant", type=name_of("tenant"), action="append", help="can be given repeatedly; default: all"
     )
     export.add_argument("-o", "--output", metavar="FILE", help="instead of stdout")
-    export.set_defaults(run=export_files)
+    export.set_defaults(run=Later("app.cli.files.commands.export_files"))
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,22 @@ from app.cli.members import members_of
 from app.cli.resources import print_json, print_table, query_text
 from app.cli.rest import Rest, open_rest, segment
 from app.cli.tables import one_line
+from app.cli.usage.nouns import ALL
 from app.terminal.text import printable
 
-FIRST = ("at", "tool", "outcome", "duration_ms", "backend", "subject", "client_name", "method", "session", "request_id")
+FIRST = (
+    "at",
+    "tenant",
+    "tool",
+    "outcome",
+    "duration_ms",
+    "backend",
+    "subject",
+    "client_name",
+    "method",
+    "session",
+    "request_id",
+)
 FIRST_OF_GROUPS = ("name", "within", "count", "errors", "p50_ms", "p99_ms", "bytes_in", "bytes_out")
 FOLLOW_S = 1.0
 FOLLOWED = 1000  # calls that are looked back at, at most, between two looks
@@ -26,14 +39,15 @@ def show_calls(options: argparse.Namespace, pause: Callable[[float], None] = tim
     query = {name: query_text(value) for name, value in members_of(options.members).items()}
     with open_rest(options) as rest:
         path = f"/tenants/{segment(options.tenant)}/calls" + (":grouped" if options.by else "")
-        query |= {"by": options.by} if options.by else {}
+        named = {"by": options.by, "client_name": options.client}
+        query |= {name: value for name, value in named.items() if value}
         if options.follow:
             return _follow(rest, path, query, as_json=options.json, pause=pause)
         rows, page = rest.items(path, query=query, most=options.limit)
     if options.json:
         print_json(rows)
     elif rows:
-        print_table(rows, FIRST_OF_GROUPS if options.by else FIRST)
+        print_table(rows, FIRST_OF_GROUPS if options.by else FIRST, of_tenant=options.tenant != ALL)
     else:
         print("there are no calls", file=sys.stderr)
     _tell_silent(page)

@@ -11,14 +11,12 @@ from datetime import UTC, datetime
 from app.cli.rest import Refused, Rest, open_rest
 from app.cli.top.frame import Query, Snapshot, frame
 from app.cli.top.screen import Screen, ScreenFailed
+from app.cli.usage.options import MAX_ROWS
 from app.errors import GatewayError, InvalidRequest
 from app.terminal.text import cut
 
 ONCE_ROWS = 20
 MEASURE_S, MEASURED_WITHIN = 0.5, 6  # a node measures within two seconds of the first request; --once waits for it
-MAX_ROWS = 200  # of a page over REST
-VIEWS = ("processes", "sessions", "tenants")
-SORTS = ("memory", "cpu", "calls", "age")
 _DUMB = ("", "dumb", "unknown")
 _FORBIDDEN, _NOT_FOUND = 403, 404
 

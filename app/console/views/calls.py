@@ -4,7 +4,7 @@ from starlette.responses import HTMLResponse
 
 from app.console.visit import Visit
 
-FILTERS = ("backend", "tool", "outcome", "subject", "session", "request_id", "since", "until", "min_ms")
+FILTERS = ("backend", "tool", "outcome", "subject", "client_name", "session", "request_id", "since", "until", "min_ms")
 GROUPS = ("backend", "tool", "outcome", "subject", "client")
 
 

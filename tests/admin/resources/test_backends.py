@@ -166,6 +166,25 @@ async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(un
     assert untouched.effects.heard == []
 
 
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"name": "My tools"}, "must be lower-case letters, digits and hyphens, 63 at most, beginning with a letter"),
+        ({"name": "x\n"}, "must be lower-case letters"),
+        ({"env": {"A B": "x"}}, "must be letters, digits and underscores, beginning with no digit"),
+    ],
+)
+async def test_how_a_name_is_spelled_is_said_in_words(untouched, change, rule):
+    (error,) = (await untouched.ask("POST", PATH, {"name": "x", "command": "cat", **change})).json()["errors"]
+    assert rule in error["detail"]
+
+
+async def test_so_it_is_of_a_filter(untouched):
+    (error,) = (await untouched.ask("GET", "/api/v1/tenants/acme/calls?backend=My+tools")).json()["errors"]
+    assert error["detail"] == "must be lower-case letters, digits and hyphens, 63 at most"
+    assert (await untouched.ask("GET", "/api/v1/tenants/acme/calls?backend=")).status_code == 200
+
+
 @pytest.mark.parametrize(("member", "value"), [("isolation", "shared"), ("recovery", "respawn")])
 async def test_a_server_without_state_may_be_said_to_have_none(rig, member, value):
     answer = await rig.ask("POST", PATH, {"name": "x", "command": "cat", member: value})

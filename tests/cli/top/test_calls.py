@@ -42,6 +42,13 @@ def test_a_table_that_a_terminal_can_show(monkeypatch, capsys):
     assert "n9" in shown.err
 
 
+def test_those_of_all_tenants_and_of_one_client(monkeypatch, capsys):
+    (asked,) = run(monkeypatch, "--tenant", "-", "--client", "cursor", pages=[[{**CALL, "tenant": "acme"}]])
+    assert "/tenants/-/calls" in asked
+    assert "'client_name': 'cursor'" in asked
+    assert capsys.readouterr().out.split()[:2] == ["at", "tenant"]
+
+
 def test_sums(monkeypatch, capsys):
     group = {
         "name": "echo",

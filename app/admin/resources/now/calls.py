@@ -1,4 +1,4 @@
-"""…/calls, of one tenant: the last calls on all nodes, and their sums by group."""
+"""…/calls, of one tenant or of all: the last calls on all nodes, and their sums by group."""
 
 import math
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 
-from app.admin.context import MayRead
+from app.admin.context import MayReadOfAll
 from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
 from app.admin.resources.audit import Moment
 from app.admin.route import ResourceRouter
@@ -79,6 +79,7 @@ async def _window(  # noqa: PLR0913 - each is a parameter of the query
     tool: Words = "",
     outcome: Annotated[str, Query(max_length=64, description="`error`: all but `ok`.")] = "",
     subject: Words = "",
+    client_name: Words = "",
     session: Words = "",
     request_id: Words = "",
     since: Annotated[Moment | None, Query(description="At this time or later: 2030-01-31T12:00:00Z.")] = None,
@@ -94,6 +95,7 @@ async def _window(  # noqa: PLR0913 - each is a parameter of the query
         tool=tool,
         outcome=outcome,
         subject=subject,
+        client_name=client_name,
         session=session,
         request_id=request_id,
         since=0.0 if since is None else since.timestamp(),
@@ -106,17 +108,18 @@ AskedCalls = Annotated[CallWindow, Depends(_window)]
 
 
 @router.get("/calls")
-async def list_calls(access: MayRead, asked: AskedPage, window: AskedCalls) -> RunningPage[CallAnswer]:
-    """The last calls of a tenant on all nodes, the newest first. Each node keeps up to CALLS_PER_TENANT of them; with
-    CALLS_KEPT_DAYS they are in the database too, of which `total` counts 10,000 at most."""
-    found = await access.admin.node.calls(access.tenant, window)
+async def list_calls(access: MayReadOfAll, asked: AskedPage, window: AskedCalls) -> RunningPage[CallAnswer]:
+    """The last calls of a tenant on all nodes, the newest first; for platform administrators also of all tenants:
+    `/tenants/-/calls`, of each node the last 10,000. Each node keeps up to CALLS_PER_TENANT; with CALLS_KEPT_DAYS they
+    are in the database too, of which `total` counts 10,000 at most."""
+    found = await access.admin.node.calls(access.reach, window)
     return WindowQuery(asked, "at", window.backend).page(found, CallAnswer.of)
 
 
 @router.get("/calls:grouped")
 async def group_calls(
-    access: MayRead, window: AskedCalls, by: Annotated[GroupBy, Query(description="What they have in common.")]
+    access: MayReadOfAll, window: AskedCalls, by: Annotated[GroupBy, Query(description="What they have in common.")]
 ) -> CallGroupsAnswer:
     """The sums of those calls by what they have in common: how many, how many failed, how long they took."""
-    found = await access.admin.node.call_groups(access.tenant, window, by)
+    found = await access.admin.node.call_groups(access.reach, window, by)
     return CallGroupsAnswer(items=[CallGroupAnswer.of(each) for each in found.rows], silent_nodes=list(found.silent))

@@ -1,0 +1,64 @@
+"""A parser that says what somebody who mistyped a command or an option probably meant."""
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+MOST_NAMED = 15  # commands in an error
+ALIKE = 0.6  # of 1: as `difflib` has it by default
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The name that is most like this word; empty if none is like it."""
+    found = difflib.get_close_matches(word.lower(), list(known), 1, ALIKE)
+    return found[0] if found else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """To be put behind the words of an error; empty if nothing is like this word."""
+    found = nearest(word, known)
+    return f"; did you mean `{found}`?" if found else ""
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+class Parser(argparse.ArgumentParser):
+    """Like `argparse`'s, but for its errors."""
+
+    @property
+    def commands(self) -> dict[str, "Parser"]:
+        """The commands below this one, by name."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - it has no public name
+                return dict(action.choices)
+        return {}
+
+    def below(self, words: Sequence[str]) -> "Parser":
+        """The parser of the command that the first words name: the last one there is."""
+        known = self.commands
+        return known[words[0]].below(words[1:]) if words and words[0] in known else self
+
+    def refuse(self, left: Sequence[str]) -> NoReturn:
+        """Ends the process: there are words that mean nothing here."""
+        options = [each for each in self._option_string_actions if each.startswith("--")]
+        unknown = next((each.partition("=")[0] for each in left if each.startswith("-")), "")
+        self.error(f"unrecognized arguments: {' '.join(left)}{did_you_mean(unknown, options)}")
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process. Where a command is missing it lists those that there are."""
+        if message.endswith("are required: COMMAND"):
+            are_few = len(self.commands) < MOST_NAMED
+            message = f"which command? {f'There are {_list(self.commands)}' if are_few else 'See `trunkline help`'}"
+        super().error(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = self.commands
+        if isinstance(action, argparse._SubParsersAction) and value not in known:  # noqa: SLF001
+            there_are = did_you_mean(value, known) or (
+                f"; there are {_list(known)}" if len(known) < MOST_NAMED else "; see `trunkline help all`"
+            )
+            raise argparse.ArgumentError(None, f"there is no command {value!a}{there_are}")
+        super()._check_value(action, value)

@@ -1,0 +1,78 @@
+"""Names that options and help need: of clients, views, and kinds of objects of the REST API. What they mean stands
+elsewhere, and is not imported for them."""
+
+from dataclasses import dataclass
+
+CLIENTS = (  # those of `app.client_config`
+    "claude-code", "claude-desktop", "cursor", "vscode", "windsurf", "cline", "codex", "openai-agents", "langchain",
+)  # fmt: skip
+DEFAULT_KEY_ENV = "GATEWAY_KEY"
+CALL_GROUPS = ("backend", "tool", "outcome", "subject", "client")  # those of `app.calls.query`
+VIEWS = ("processes", "sessions", "tenants")  # of `top`
+SORTS = ("memory", "cpu", "calls", "age")
+ALL = "-"  # as the tenant: all of them, where the REST API allows it
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object. `id` is the member that names it in a path, `made_by` the member that the argument of
+    `create` sets; `first` are the leading columns of a list; `next` is what to do with a new one."""
+
+    name: str
+    of_tenant: bool = True
+    id: str = "id"
+    made_by: str = "name"
+    first: tuple[str, ...] = ()
+    next: str = ""
+
+
+TENANTS = Resource(
+    "tenants", of_tenant=False, id="name", first=("name", "enabled", "reason"),
+    next="trunkline backends create NAME --tenant {name} -- COMMAND ARGUMENTS",
+)  # fmt: skip
+BACKENDS = Resource(
+    "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "url", "args"),
+    next="trunkline backends check {name} --tenant {tenant}",
+)  # fmt: skip
+TOOLSETS = Resource(
+    "toolsets", id="name", first=("name", "title", "enabled", "reason"),
+    next="trunkline tools {name} --tenant {tenant}",
+)  # fmt: skip
+GUIDES = Resource(
+    "guides", id="name", first=("name", "title", "description", "changed_at"),
+    next="trunkline toolsets set TOOLSET --tenant {tenant} guides[]={name}",
+)  # fmt: skip
+RECIPES = Resource(
+    "recipes", id="name", first=("name", "toolset", "title", "description", "changed_at"),
+    next="trunkline recipes show {name} --tenant {tenant}",
+)  # fmt: skip
+CATALOG = Resource(
+    "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
+)
+KEYS = Resource("keys", first=("id", "name", "enabled", "reason", "scopes", "expires_at", "revoked_at", "last_used_at"))
+PRINCIPALS = Resource("principals", first=("issuer", "subject", "enabled", "reason", "at"))
+ISSUERS = Resource(
+    "issuers", made_by="issuer", first=("id", "issuer", "enabled", "algorithms", "max_scopes"),
+    next="trunkline issuers check {name} --tenant {tenant} token=@FILE",
+)  # fmt: skip
+SESSIONS = Resource(
+    "sessions",
+    first=(
+        "id", "tenant", "backend", "subject", "client_name", "state", "idle_s", "calls", "resident_bytes",
+        "cpu_percent", "opened_at", "node",
+    ),
+)  # fmt: skip
+INSPECTIONS = Resource(
+    "inspections",
+    first=("id", "session", "backend", "reason", "subject", "payloads", "opened_at", "ends_at", "ending", "kept"),
+)
+PROCESSES = Resource(
+    "processes",
+    first=("id", "tenant", "backend", "state", "resident_bytes", "cpu_percent", "age_s", "session_count", "node"),
+)
+FAILURES = Resource(
+    "failures", first=("at", "tenant", "backend", "kind", "detail", "times", "before_handshake", "node")
+)
+USE = Resource("use", of_tenant=False, first=("tenant",))
+NODES = Resource("nodes", of_tenant=False, first=("id", "url", "sessions", "processes", "draining", "problem"))
+AUDIT = Resource("audit", first=("at", "tenant", "action", "target", "actor", "request_id"))

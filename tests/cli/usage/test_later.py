@@ -1,0 +1,101 @@
+"""A command imports what it needs, and nothing of the others."""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from app.calls.query import GROUPS
+from app.cli.parser import make_parser
+from app.cli.usage import nouns
+from app.cli.usage.later import HereOrThere, Later
+from app.client_config import CLIENTS, DEFAULT_KEY_ENV
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = {"sqlalchemy", "alembic", "fastapi", "starlette", "pydantic", "redis", "yaml", "uvicorn", "cryptography"}
+PROGRAM = """
+import sys
+from app.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as ended:
+    code = ended.code
+print("\\n".join(["", *sys.modules]))
+sys.exit(code)
+"""
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A gateway that has nothing."""
+
+    def do_GET(self) -> None:
+        content = json.dumps({"items": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def imported_by(words: str, environ: dict[str, str]) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words.split()],
+        cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    imported = {each.partition(".")[0] for each in done.stdout.splitlines()}
+    assert "argparse" in imported
+    return imported
+
+
+def test_help_needs_nothing_of_what_the_commands_need() -> None:
+    words = ("version", "--help", "serve --help", "backends create --help")
+    found = {each: imported_by(each, {}) & {*HEAVY, "httpx2", "asyncio"} for each in words}
+    assert found == {each: set() for each in words}
+
+
+def test_a_command_over_rest_imports_neither_database_nor_web_framework(url: str) -> None:
+    words = ("backends list", "keys list --tenant acme", "top --once --tenant acme", "calls", "problems")
+    environ = {"TRUNKLINE_URL": url, "TRUNKLINE_KEY": "tlk_x"}
+    found = {each: imported_by(each, environ) & HEAVY for each in words}
+    assert found == {each: set() for each in words}
+
+
+def test_what_options_name_is_what_there_is() -> None:
+    assert tuple(CLIENTS) == nouns.CLIENTS
+    assert nouns.DEFAULT_KEY_ENV == DEFAULT_KEY_ENV
+    assert nouns.CALL_GROUPS == GROUPS
+
+
+def runs(parser: argparse.ArgumentParser) -> Iterator[object]:
+    yield from filter(None, [parser.get_default("run")])
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from runs(each)
+
+
+def test_every_command_has_a_function() -> None:
+    found = set[object]()
+    for each in runs(make_parser()):
+        found |= {each.here, each.there} if isinstance(each, HereOrThere) else {each}
+    assert len(found) > 30
+    assert [each for each in found if not (isinstance(each, Later) and callable(each.load()))] == []
