@@ -84,7 +84,9 @@ OF_THE_WHOLE = {
 # Files that are of no one module beside them, and why they stand there all the same.
 OF_SEVERAL = {
     "admin/resources/test_live.py": "sessions, processes, nodes and checks: whatever nodes show of themselves",
+    "test_calm.py": "of the tests",
     "test_house.py": "of all modules",
+    "test_started.py": "of the tests",
     "test_version.py": "of app/__init__.py",
 }
 

@@ -94,7 +94,6 @@ def test_what_is_generated_from_the_document_is_answered_as_the_document_says(
     @settings(
         max_examples=MANY if many else EXAMPLES,
         derandomize=not many,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
