@@ -3,7 +3,8 @@
     starts: 143 gateways, 12 Redis servers, 6 PostgreSQL servers, 802 other programs
 
 A tenth more of one kind than was kept fails the run and names the files that added them; `scripts/test --keep-started`
-keeps the new figures. Counted is what tests start themselves; what a gateway starts is not. What several tests share is
+keeps the new figures. Counted is what the
+process of the tests starts, not what a gateway of its own process does. What several tests share is
 counted with the file that asked for it first, so the same run with more workers starts more: only runs with as many are
 compared.
 """
@@ -74,7 +75,8 @@ class Started:
             KEPT.write_text(json.dumps(figures, indent=1) + "\n")
         elif self.is_whole_run() and KEPT.exists():
             kept = json.loads(KEPT.read_text())
-            self.wrong = compared(kept["files"], _started) if kept["workers"] == self.workers else []
+            before = {file: Counter(counts) for file, counts in kept["files"].items()}
+            self.wrong = compared(before, _started) if kept["workers"] == self.workers else []
             if self.wrong and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -103,7 +105,7 @@ def compared(kept: ByFile, now: ByFile) -> list[str]:
     wrong = []
     for kind in KINDS:
         if after[kind] > max(before[kind] * MORE, before[kind] + LEAST_MORE):
-            more = {file: counts[kind] - kept.get(file, {}).get(kind, 0) for file, counts in now.items()}
+            more = {file: counts[kind] - kept.get(file, Counter())[kind] for file, counts in now.items()}
             most = sorted((file for file in more if more[file] > 0), key=lambda file: -more[file])
             named = ", ".join(f"{file} (+{more[file]})" for file in most)
             wrong.append(f"{after[kind]} {kind} instead of {before[kind]}: {named}; `--keep-started` keeps that")

@@ -35,7 +35,7 @@ def uneasy(source: str) -> list[str]:
 
 def _slept(node: ast.AST) -> Iterator[Found]:
     """A sleep before an assertion; that something has *not* happened is never red because a machine is slow."""
-    body = getattr(node, "body", [])
+    body: list[ast.stmt] | ast.expr = getattr(node, "body", [])
     for slept, after in pairwise(body) if isinstance(body, list) else ():
         is_sleep = any(_name(each) in SLEEPS and not _is_nothing(each.args) for each in _calls(slept))
         if is_sleep and isinstance(after, ast.Assert) and not isinstance(after.test, ast.UnaryOp):

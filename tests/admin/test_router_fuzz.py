@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 from app.domain import BackendSpec, Tenant
 from tests.admin.rig import open_rig, shared_api
 
-EXAMPLES, MANY = 4, 150
+EXAMPLES, MANY = 2, 150
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     status_code_conformance,
