@@ -3,10 +3,9 @@
     starts: 143 gateways, 12 Redis servers, 6 PostgreSQL servers, 802 other programs
 
 A tenth more of one kind than was kept fails the run and names the files that added them; `scripts/test --keep-started`
-keeps the new figures. Counted is what the
-process of the tests starts, not what a gateway of its own process does. What several tests share is
-counted with the file that asked for it first, so the same run with more workers starts more: only runs with as many are
-compared.
+keeps the new figures. Counted is what a process of pytest starts, not what a gateway in a process of its own does. What
+several tests share is counted with the file that asked for it first, so that a run with more workers starts more: only
+runs with as many are compared.
 """
 
 import json

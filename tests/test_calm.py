@@ -27,50 +27,59 @@ Found = tuple[int, str]  # line, and what is wrong
 
 def uneasy(source: str) -> list[str]:
     """What of a file of tests depends on how busy the machine is, as `LINE: why`."""
-    lines, tree = source.splitlines(), ast.parse(source)
-    looks = (_slept, _waits, _timed, _deadline)
-    found = {each for node in ast.walk(tree) for look in looks for each in look(node)}
+    lines = source.splitlines()
+    found = {each for node in ast.walk(ast.parse(source)) for each in _looked_at(node)}
     return [f"{line}: {why}" for line, why in sorted(found) if MARK not in lines[line - 1]]
 
 
-def _slept(node: ast.AST) -> Iterator[Found]:
+def _looked_at(node: ast.AST) -> list[Found]:
+    if isinstance(node, ast.Call):
+        return [*_waits(node), *_deadline(node)]
+    if isinstance(node, ast.Assert):
+        return list(_timed(node))
+    body = getattr(node, "body", None)
+    return list(_slept(body)) if isinstance(body, list) else []
+
+
+def _slept(body: list[ast.stmt]) -> Iterator[Found]:
     """A sleep before an assertion; that something has *not* happened is never red because a machine is slow."""
-    body: list[ast.stmt] | ast.expr = getattr(node, "body", [])
-    for slept, after in pairwise(body) if isinstance(body, list) else ():
+    for slept, after in pairwise(body):
         is_sleep = any(_name(each) in SLEEPS and not _is_nothing(each.args) for each in _calls(slept))
         if is_sleep and isinstance(after, ast.Assert) and not isinstance(after.test, ast.UnaryOp):
             yield slept.lineno, "a sleep, and then an assertion: wait until it is so"
 
 
-def _waits(node: ast.AST) -> Iterator[Found]:
-    if isinstance(node, ast.Call):
-        keywords = [each.value for each in node.keywords if each.arg in ("timeout", "within_s")]
-        for given in [*keywords, *(node.args if _name(node) in WAITS else ())]:
-            if _is_few_seconds(given):
-                yield node.lineno, "a wait that gives up within a few seconds"
+def _waits(call: ast.Call) -> Iterator[Found]:
+    keywords = [each.value for each in call.keywords if each.arg in ("timeout", "within_s")]
+    if any(_is_few_seconds(given) for given in [*keywords, *(call.args if _name(call) in WAITS else ())]):
+        yield call.lineno, "a wait that gives up within a few seconds"
 
 
-def _timed(node: ast.AST) -> Iterator[Found]:
-    for compared in ast.walk(node.test) if isinstance(node, ast.Assert) else ():
+def _timed(asserted: ast.Assert) -> Iterator[Found]:
+    for compared in ast.walk(asserted.test):
         if isinstance(compared, ast.Compare) and isinstance(compared.ops[-1], ast.Lt | ast.LtE):
             *_, measured, limit = (compared.left, *compared.comparators)
             if _is_few_seconds(limit) and any(clock in ast.unparse(measured) for clock in CLOCKS):
-                yield node.lineno, "an assertion about a short time of the clock"
+                yield compared.lineno, "an assertion about a short time of the clock"
 
 
-def _deadline(node: ast.AST) -> Iterator[Found]:
-    is_settings = isinstance(node, ast.Call) and _name(node).endswith("settings")
-    if isinstance(node, ast.Call) and is_settings and any(each.arg == "deadline" for each in node.keywords):
-        yield node.lineno, "a deadline of Hypothesis: conftest.py has switched them off for all"
+def _deadline(call: ast.Call) -> Iterator[Found]:
+    if any(each.arg == "deadline" for each in call.keywords) and _name(call).endswith("settings"):
+        yield call.lineno, "a deadline of Hypothesis: conftest.py has switched them off for all"
 
 
-def _calls(statement: ast.AST) -> list[ast.Call]:
+def _calls(statement: ast.stmt) -> list[ast.Call]:
+    """In a statement that is nothing but an expression."""
     within = ast.walk(statement) if isinstance(statement, ast.Expr) else ()
     return [node for node in within if isinstance(node, ast.Call)]
 
 
 def _name(call: ast.Call) -> str:
-    return ast.unparse(call.func)
+    """As it is called, `anyio.sleep`; empty for what is called on more than a name."""
+    called = call.func
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        return f"{called.value.id}.{called.attr}"
+    return called.id if isinstance(called, ast.Name) else ""
 
 
 def _is_nothing(arguments: list[ast.expr]) -> bool:
