@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import httpcore2
+import hypothesis
 import pytest
 
-from tests import backend_defaults, costs
+from tests import backend_defaults, costs, started
 from tests.long import is_long
 
 pytest_plugins = ["tests.postgres", "tests.redis_servers"]
 os.environ.pop("COLUMNS", None)  # workers have one, and tables would be cut to it
+
+# How long an example takes says more of what else the machine does.
+hypothesis.settings.register_profile("trunkline", hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("trunkline")
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = {
@@ -57,12 +62,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-seed", type=int, metavar="N", help="which faults, and when; another one each time")
     group.addoption("--pictures", metavar="DIRECTORY", help="with --e2e: keeps pictures of the console there")
     group.addoption("--costs", metavar="FILE", help="writes there what each file and fixture costs")
+    group.addoption("--keep-started", action="store_true", help="keeps how many programs this run has started")
     group.addoption("--quick", action="store_true", help="only tests without a socket, a process or a database server")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--backends") and not hasattr(config, "workerinput"):
         backend_defaults.announce(config.getoption("--backends"))
+    config.pluginmanager.register(started.Started(config))
     if config.getoption("--costs"):
         config.pluginmanager.register(costs.Measured())
 

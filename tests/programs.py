@@ -46,6 +46,7 @@ class Program:
     ) -> None:
         """Without `stdout` there is a pipe, to be read from `self.stdout`, which the caller closes. `first` is Python
         that the process runs before the command: for what is no setting."""
+        sys.audit("tests.program", ["trunkline", *words])  # started.py counts them
         self.stdout: IO[bytes] | None = None
         theirs = stdout.fileno() if stdout is not None else -1
         if stdout is None:

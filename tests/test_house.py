@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.long import ALWAYS, LONG
+
 ROOT = Path(__file__).resolve().parent.parent
 APP, TESTS = ROOT / "app", ROOT / "tests"
 ARCHITECTURE = ROOT / "docs/architecture.md"
@@ -84,7 +86,9 @@ OF_THE_WHOLE = {
 # Files that are of no one module beside them, and why they stand there all the same.
 OF_SEVERAL = {
     "admin/resources/test_live.py": "sessions, processes, nodes and checks: whatever nodes show of themselves",
+    "test_calm.py": "of the tests",
     "test_house.py": "of all modules",
+    "test_started.py": "of the tests",
     "test_version.py": "of app/__init__.py",
 }
 
@@ -110,6 +114,18 @@ def test_every_folder_of_tests_is_a_package_or_of_the_whole() -> None:
 def test_the_tests_of_a_module_stand_where_the_module_does() -> None:
     misplaced = {str(each) for each in files_with_tests() if (APP / each.parent).is_dir() and not names_a_module(each)}
     assert misplaced == set(OF_SEVERAL)
+
+
+def test_what_waits_for_long_is_there() -> None:
+    named = [*LONG, *(f"{file}::{test}" for file, tests in ALWAYS.items() for test in tests)]
+    gone = [each for each in named if not _is_there(*each.partition("::")[::2])]
+    assert gone == []
+    assert ALWAYS.keys() <= set(LONG)
+
+
+def _is_there(place: str, function: str) -> bool:
+    path = TESTS / place
+    return path.exists() and (not function or f"def {function}(" in path.read_text())
 
 
 # --- doors

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 from app.domain import BackendSpec, Tenant
 from tests.admin.rig import open_rig, shared_api
 
-EXAMPLES, MANY = 4, 150
+EXAMPLES, MANY = 2, 150
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     status_code_conformance,
@@ -94,7 +94,6 @@ def test_what_is_generated_from_the_document_is_answered_as_the_document_says(
     @settings(
         max_examples=MANY if many else EXAMPLES,
         derandomize=not many,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -28,7 +28,7 @@ async def test_a_plan_that_is_due_at_once_is_made_once_whatever_is_asked_for_mea
     with anyio.fail_after(20):
         while not plans:
             await anyio.sleep(0.002)
-    await anyio.sleep(0.02)
+    await anyio.sleep(0.02)  # calm: no second one is to come
     assert len(plans) == 1
     timer.close()
 

@@ -79,7 +79,7 @@ async def test_the_pool_plans_by_itself_when_the_next_may_start(make_pool, runni
             tasks.start_soon(pool.lease, spec_of("echo"), often)
             await eventually(lambda: total(pool, "waiting") == 1)
             now[0] += 0.09
-            await anyio.sleep(0.2)
+            await anyio.sleep(0.2)  # calm: it is not to go on
             assert total(pool, "waiting") == 1
             now[0] += 0.02
 

@@ -315,7 +315,7 @@ class Intruder(Actor):
             answer = await wire.post(url, tool_call(name, "mark"))
             status = 0 if answer.outcome == "error" else answer.status  # an error that the node passes on is no use
         else:
-            with suppress(httpx2.TransportError, TimeoutError), anyio.fail_after(3.0):
+            with suppress(httpx2.TransportError, TimeoutError), anyio.fail_after(3.0):  # calm: a look
                 async with wire.listen(url) as (status, _):
                     pass
         self.world.history.add(Asked(known.session, self.principal.name, now(), status, name))

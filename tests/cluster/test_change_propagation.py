@@ -480,7 +480,7 @@ async def test_revocations_reach_every_node_within_a_second(url, empty_redis):
             took.append(time.monotonic() - began)
         took.sort()
         print(f"revocation: p50 {took[150] * 1000:.1f} ms, p99 {took[297] * 1000:.1f} ms")
-        assert took[297] < 1.0
+        assert took[297] < 1.0  # calm: the promise is a second, for 99 of 100
 
 
 async def test_a_change_by_the_command_line_counts_though_an_older_one_was_heard_before_the_trail_was_followed(

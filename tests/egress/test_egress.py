@@ -474,7 +474,7 @@ async def test_over_all_limits_connections_wait_in_the_kernel_and_are_served_whe
     async with proxy(**limits) as proxied, server() as port:
         silent = [await proxied.open() for _ in range(40)]  # nobody says what it wants
         await until(lambda: proxied.connections == 18)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # calm: no more are to be served
         assert proxied.connections == 18
         for _, writer in silent:
             writer.close()

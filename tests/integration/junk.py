@@ -154,7 +154,7 @@ class Junk:
     async def look(self, reader: asyncio.StreamReader) -> None:
         """Waits a second, unless the connection is closed."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.until_closed(reader), 1)
+            await asyncio.wait_for(self.until_closed(reader), 1)  # calm: a look, and no wait
 
     async def until_closed(self, reader: asyncio.StreamReader) -> None:
         while await reader.read(1 << 16):

@@ -128,7 +128,7 @@ async def test_it_takes_no_time_of_a_processor(gateway: Gateway, http: httpx2.As
         (server,) = gateway.processes_of(inode)
         await is_frozen(endpoint)
         turns = sum(server.cpu_times()[:2]), server.num_ctx_switches().voluntary
-        await anyio.sleep(0.5)  # in which a hundred turns would be made
+        await anyio.sleep(0.5)  # calm: a hundred turns would be made in it
         assert (sum(server.cpu_times()[:2]), server.num_ctx_switches().voluntary) == turns
         assert await session.call("turns")
 

@@ -94,7 +94,7 @@ async def test_a_session_that_asks_or_is_asked_keeps_its_process(gateway: Gatewa
     async with opened(http, endpoint) as session, anyio.create_task_group() as tasks:
         tasks.start_soon(session.call, "later")
         await until(lambda: use(endpoint)["in_flight"] == 1, WITHIN_S)
-        await anyio.sleep(PARK_S + 1.5)  # nothing tells of what does not happen
+        await anyio.sleep(PARK_S + 1.5)  # calm: nothing tells of what does not happen
         assert states(endpoint) == ["open"]
         await session.call("release")
 

@@ -381,7 +381,7 @@ async def test_a_session_whose_server_has_asked_is_not_parked(gateway: Gateway, 
         await session.post(rpc("ping", 99))
         tasks.start_soon(ask)
         await until(lambda: use(endpoint)["in_flight"] == 1, WITHIN_S)
-        await anyio.sleep(2.5)
+        await anyio.sleep(2.5)  # calm: it is not to be parked
         assert states(endpoint) == ["open"]
         assert {each["method"] for each in heard} <= {"elicitation/create", "notifications/tools/list_changed"}
         tasks.cancel_scope.cancel()

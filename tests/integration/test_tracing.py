@@ -289,7 +289,7 @@ async def test_a_client_that_leaves_is_an_error_of_its_request(
     body, headers = client.message("tools/call", {"name": "sleep", "arguments": {"ms": 30_000}})
     headers["traceparent"] = parent_of(trace)
     with pytest.raises(httpx2.ReadTimeout):
-        await http.post(endpoint.mcp, json=body, headers=headers, timeout=4.0)
+        await http.post(endpoint.mcp, json=body, headers=headers, timeout=4.0)  # calm: the client leaves
     spans = await collector.wait_for(trace, 1)
     assert spans["server", "tools/call sleep"].about["error.type"] == "client_gone"
 

@@ -3,7 +3,7 @@ process, over a real Redis."""
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +24,9 @@ from app.peers.client import PeerClient
 from app.protocol.lifecycle import SessionState
 from app.routing import heartbeat, router
 from app.routing.routes import Quota, Route, caller_key, session_key
+from app.sandbox.probes.prober import TierReport
+from app.sandbox.probes.probing import Probing
+from app.sandbox.tiers import Tier
 from app.sessionless.pooled_sessions import Caller
 from app.sessions.session import Session
 from app.storage import audit_follower
@@ -34,6 +37,7 @@ from tests.redis_servers import client_of
 __all__ = ["alone"]  # a fixture
 
 QUICK_S = 0.05
+PROBED: list[TierReport] = []
 
 
 @dataclass
@@ -70,6 +74,19 @@ async def becomes(wanted: Any, look: Callable[[], Any]) -> None:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "BEAT_S", QUICK_S)
     monkeypatch.setattr(audit_follower, "POLL_S", QUICK_S)
+
+
+@pytest.fixture(autouse=True)
+def _probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this machine's sandboxes hold is the same for all of them, and takes longer than most tests."""
+
+    async def reports(self: Probing, tiers: Iterable[Tier]) -> list[TierReport]:
+        if not PROBED:
+            PROBED.extend(await probe(self, tiers))
+        return PROBED
+
+    probe = Probing.until_one_holds
+    monkeypatch.setattr(Probing, "until_one_holds", reports)
 
 
 @pytest.fixture

@@ -501,7 +501,7 @@ async def test_a_reader_that_takes_its_time_is_not_held_against_the_node() -> No
         body = b"x" * (8 << 20)
         response = await begin(client, url, body)
         await response.head()
-        await asyncio.sleep(1.0)  # nothing is read meanwhile
+        await asyncio.sleep(1.0)  # calm: nothing is read meanwhile
         assert len(await response.body(len(body))) == len(body)
         await client.aclose()
 

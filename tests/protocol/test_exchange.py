@@ -728,7 +728,7 @@ class _Dialogue:
         self.answers: dict[str, int] = {}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(

@@ -213,7 +213,7 @@ async def test_a_node_that_stood_still_itself_gets_its_answers(strict: RedisConn
     for number in range(OPENS_AFTER):
         asked = [asyncio.ensure_future(redis.execute("ECHO", number)) for _ in range(20)]
         await asyncio.sleep(0)
-        time.sleep(2 * DEADLINE_S)  # the whole event loop
+        time.sleep(2 * DEADLINE_S)  # calm: the whole event loop stands still
         assert await asyncio.gather(*asked) == [b"%d" % number] * 20
     assert redis.generation == 1
 

@@ -238,4 +238,4 @@ async def test_notices_are_heard_within_a_second_by_all_but_one_in_a_hundred(emp
             took.append(time.perf_counter() - began)
             two.heard.clear()
         took.sort()
-        assert took[int(len(took) * 0.99)] < 1.0
+        assert took[int(len(took) * 0.99)] < 1.0  # calm: the promise is a second, for 99 of 100

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import psycopg
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import StorageUnavailable
@@ -185,7 +185,6 @@ async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypat
 # --- pure
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_whatever_the_order_in_which_ids_become_visible_each_is_new_once(data):
     """Each id is visible at most SETTLED_S after a larger one was."""

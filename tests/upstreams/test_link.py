@@ -132,7 +132,7 @@ async def test_calls_do_not_overtake_a_notification():
         link, heard = await opened(upstreams, spec_at(server.url))
         link.send(line(None, "notifications/roots/list_changed"))
         link.send(CALL)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # calm: it is not to be sent
         assert "tools/call" not in taken
         go_on.set()
         await heard.answer(7)
@@ -448,7 +448,7 @@ async def test_a_session_that_is_held_up_reads_nothing():
             before = len(heard.lines)
             await asyncio.sleep(0.1)
         at_server = len(sent)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # calm: nothing is to be read
         assert len(heard.lines) == before
         assert len(sent) - at_server < 8000  # what fits into the buffers of the kernel
         link.resume_reading()

@@ -15,7 +15,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(OBJECTS, OBJECTS)
 def test_the_merge_patch_makes_the_old_the_new(old, new):
     expected = {**{name: value for name, value in old.items() if name not in new}, **new}

@@ -45,13 +45,13 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(VALUES)
 def test_what_is_written_is_read_as_the_same(value):
     assert read(written(value)).value == value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(Unreadable):

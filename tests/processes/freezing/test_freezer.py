@@ -96,7 +96,7 @@ async def test_a_process_stands_still_and_goes_on(rig: Rig) -> None:
     await rig.has_told(1)
     assert rig.group(process).is_frozen()
     said(child)
-    await anyio.sleep(0.1)  # in which it would have said twenty things
+    await anyio.sleep(0.1)  # calm: it would have said twenty things in it
     assert said(child) == 0
     process.thaw(rig.told.append)
     assert not process.is_frozen

@@ -223,7 +223,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(STEPS)
 def test_in_any_order_each_request_is_answered_at_most_once_under_its_own_id(
     steps: list[tuple[str, int, int]],

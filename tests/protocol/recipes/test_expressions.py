@@ -63,10 +63,10 @@ def test_an_expression_has_the_value_that_jmespath_gives_it(expression, value):
     ids=lambda expression: expression[:30],
 )
 def test_too_much_work_is_an_error_within_moments(expression):
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(BadExpression):
         value_of(expression, SCOPE, Fuel())
-    assert time.perf_counter() - began < 1.0  # some 20 ms, on a machine with nothing else to do
+    assert time.thread_time() - began < 1.0  # some 20 ms
 
 
 def test_what_burns_as_much_as_there_is_works():

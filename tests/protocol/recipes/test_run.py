@@ -170,10 +170,10 @@ def test_after_an_expression_without_a_value_no_other_step_of_its_group_begins()
 
 def test_all_expressions_of_a_run_together_have_a_limit():
     heavy = [step(f"s{number}", condition="input.many[?@ > `9`]") for number in range(32)]
-    began = time.perf_counter()
+    began = time.thread_time()
     then = driven(*begun(recipe(*heavy), many=list(range(9)) * 200))
     assert "the expressions do too much work" in words(then)
-    assert time.perf_counter() - began < 1.0  # some 40 ms, on a machine with nothing else to do
+    assert time.thread_time() - began < 1.0  # some 40 ms
     assert isinstance(driven(*begun(recipe(*heavy[:2], step("end")), many=list(range(9)) * 200))[0], CallTool)
 
 

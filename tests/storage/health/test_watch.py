@@ -96,7 +96,7 @@ async def test_changes_of_one_table_that_fail_on_a_server_are_said_once_until_th
                 with pytest.raises(StorageUnavailable):
                     await TenantRepository(database).create(Tenant(f"t{number}"))
                 await until(lambda: watching.refusal is not None)
-                await anyio.sleep(0.3)  # trials succeed meanwhile
+                await anyio.sleep(0.3)  # calm: trials succeed meanwhile
                 assert watching.refusal is not None
         await until(lambda: watching.refusal is None)
         tasks.cancel_scope.cancel()
