@@ -187,7 +187,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         # argparse takes NAME=VALUE words only where they stand together; options may stand between ours.
         if not getattr(options, "takes_members", False) or any(word.startswith("-") for word in left):
             parser.below(words).refuse(left)
-        options.members = [*options.members, *left]
+        options.members.extend(left)
     options.command_line = command_line
     return options
 

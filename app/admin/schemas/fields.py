@@ -132,7 +132,7 @@ class Spelled:
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
 SpelledAsName = Spelled(NAME_PATTERN, f"{NAME_RULE}, beginning with a letter or digit")
-SpelledAsVariable = Spelled(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and underscores, beginning with no digit")
+SpelledAsVariable = Spelled(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits, `_`, no digit first")
 Name = Annotated[str, SpelledAsName, Field(description="Lower-case letters, digits, `-`.")]
 Reason = Annotated[
     str,

@@ -41,7 +41,7 @@ class QuestionBody(Strict):
 class StepBody(StrictChoice):
     """A call of a tool."""
 
-    id: Annotated[str, Spelled(STEP_ID, "letters, digits and underscores, beginning with no digit, 32 at most")]
+    id: Annotated[str, Spelled(STEP_ID, "letters, digits, `_`, no digit first, 32 at most")]
     tool: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     arguments: Object = Field(default_factory=dict, description="Strings are expressions, at any depth.")
     condition: Expression | None = None

@@ -171,7 +171,7 @@ async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(un
     [
         ({"name": "My tools"}, "must be lower-case letters, digits and hyphens, 63 at most, beginning with a letter"),
         ({"name": "x\n"}, "must be lower-case letters"),
-        ({"env": {"A B": "x"}}, "must be letters, digits and underscores, beginning with no digit"),
+        ({"env": {"A B": "x"}}, "must be letters, digits, `_`, no digit first"),
     ],
 )
 async def test_how_a_name_is_spelled_is_said_in_words(untouched, change, rule):

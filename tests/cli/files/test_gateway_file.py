@@ -72,7 +72,7 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
         "g.yaml:18: tenants.b.backends.named.name: the backend is named by its key, 'named'",
         "g.yaml:23: tenants.b.guides: `guides` has to be an object with members",
         "g.yaml:20: tenants.b.recipes.r.steps.0.tool: must be a text; write it in quotes",
-        "g.yaml:20: tenants.b.recipes.r.steps.1.0.id: must match pattern '^[A-Za-z_][A-Za-z0-9_]{0,31}$'",
+        "g.yaml:20: tenants.b.recipes.r.steps.1.0.id: must be letters, digits, `_`, no digit first, 32 at most",
         "g.yaml:20: tenants.b.recipes.r.steps.1.0.y: there is no such member",
         "g.yaml:22: tenants.b.issuers.https://idp.secret: must have 32 bytes or more, and must not be a public key",
     ]
