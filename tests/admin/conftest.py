@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.admin.rig import Rig, open_rig
-from tests.databases import migrate
+from tests.admin.rig import Rig, filled_file, open_rig
 from tests.postgres import empty, new_database
 
 HERE = Path(__file__).parent
@@ -32,9 +31,9 @@ def dialect(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def url(dialect: str, request: pytest.FixtureRequest) -> str:
-    """An empty database."""
+    """A database for a rig: on PostgreSQL an empty one."""
     if dialect == "sqlite":
-        return migrate(f"sqlite:///{request.getfixturevalue('tmp_path')}/test.db")
+        return _filled(request.getfixturevalue("tmp_path"))
     url = str(request.getfixturevalue("postgres_database"))
     empty(url)
     return url
@@ -44,11 +43,16 @@ def url(dialect: str, request: pytest.FixtureRequest) -> str:
 def url_for_many(dialect: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """Another one, for a whole file."""
     if dialect == "sqlite":
-        yield migrate(f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('untouched')}/test.db")
+        yield _filled(request.getfixturevalue("tmp_path_factory").mktemp("untouched"))
         return
     server, template = (request.getfixturevalue(f"postgres_{name}") for name in ("url", "template"))
     with new_database(server, template) as url:
         yield url
+
+
+def _filled(folder: Path) -> str:
+    (folder / "test.db").write_bytes(filled_file())
+    return f"sqlite:///{folder}/test.db"
 
 
 @pytest.fixture

@@ -3,12 +3,15 @@
 import copy
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import anyio
 import httpx2
 from fastapi import FastAPI
 from starlette.datastructures import State
@@ -69,6 +72,7 @@ from app.this_node.views import (
     TenantUse,
 )
 from tests.auth.test_jwks import Host
+from tests.databases import migrate
 
 
 @dataclass
@@ -380,9 +384,35 @@ def _own_api() -> FastAPI:
     return api
 
 
+async def fill(database: Database) -> None:
+    """Tenants acme and zenith, each with a backend `echo`, and a toolset `all` that has it."""
+    toolset = Toolset(members=(Member("echo", "echo_"),))
+    for name in ("acme", "zenith"):
+        await TenantRepository(database).create(Tenant(name))
+        await BackendRepository(database).create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
+        await ToolsetRepository(database).create(name, BackendSpec(name, "all", "", toolset=toolset))
+        recipe = Recipe("twice", "all", "", "", {"type": "object"}, TWICE, _now())
+        await RecipeRepository(database).create(name, recipe)
+        await GuideRepository(database).create(name, Guide("style", "Style", "How to write", f"Of {name}.", _now()))
+
+
+@cache
+def filled_file() -> bytes:
+    """What stands in a filled SQLite database: filling it once is enough for all."""
+
+    async def make(url: str) -> None:
+        database = Database(url)
+        await fill(database)
+        await database.aclose()
+
+    with TemporaryDirectory() as folder:
+        anyio.run(make, migrate(f"sqlite:///{folder}/test.db"))
+        return Path(folder, "test.db").read_bytes()
+
+
 @asynccontextmanager
 async def open_rig(url: str) -> AsyncIterator[Rig]:
-    """On an empty database. Tenants acme and zenith, each with a backend `echo`, and a toolset `all` that has it."""
+    """On a database that is empty, or filled."""
     database, metrics, maker, effects = Database(url), Metrics("test"), KeyMaker(b"s" * 32), Effects()
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
@@ -421,12 +451,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     )
     app.state.admin_context = context
     app.state.health = health.Health(ready, metrics.registry)
-    for name in ("acme", "zenith"):
-        await tenants.create(Tenant(name))
-        await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
-        await toolsets.create(name, BackendSpec(name, "all", "", toolset=Toolset(members=(Member("echo", "echo_"),))))
-        await recipes.create(name, Recipe("twice", "all", "", "", {"type": "object"}, TWICE, _now()))
-        await guides.create(name, Guide("style", "Style", "How to write", f"Of {name}.", _now()))
+    with suppress(Conflict):  # they are there
+        await fill(database)
     rig = Rig(app, context, effects, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:
