@@ -29,7 +29,7 @@ from app.backends.checks.steps import Steps
 from app.catalog.entries import Decision, Entry
 from app.catalog.knowledge import Knowledge
 from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
-from app.errors import Disabled
+from app.errors import Conflict, Disabled
 from app.http import health
 from app.inspections.inspection import About
 from app.inspections.inspections import Inspections
