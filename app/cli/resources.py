@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from app.cli.members import members_of, secrets_given_openly
 from app.cli.rest import is_remote, open_rest, segment
 from app.cli.tables import one_line, record, table
 from app.errors import GatewayError, InvalidRequest
+from app.resources import guides, recipes, toolsets
+from app.resources.resource import Resource as Declared
 from app.terminal.progress import Progress
 from app.terminal.stdout import show_once
 from app.terminal.text import printable
@@ -36,14 +38,17 @@ class Resource:
     made_by: str = "name"
     first: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, declared: Declared[Any]) -> Self:
+        return cls(declared.name, id="name", first=declared.columns)
+
 
 TENANTS = Resource("tenants", of_tenant=False, id="name", first=("name", "enabled", "reason"))
 BACKENDS = Resource(
     "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "url", "args")
 )
-TOOLSETS = Resource("toolsets", id="name", first=("name", "title", "enabled", "reason"))
-GUIDES = Resource("guides", id="name", first=("name", "title", "description", "changed_at"))
-RECIPES = Resource("recipes", id="name", first=("name", "toolset", "title", "description", "changed_at"))
+TOOLSETS, GUIDES = Resource.of(toolsets.TOOLSETS), Resource.of(guides.GUIDES)
+RECIPES = Resource.of(recipes.RECIPES)
 CATALOG = Resource(
     "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
 )

@@ -27,7 +27,7 @@ from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.catalog.entries import Decision, Entry
 from app.catalog.knowledge import Knowledge
-from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
+from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.errors import Conflict, Disabled
 from app.http import health
 from app.inspections.inspection import About
@@ -38,8 +38,9 @@ from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.node.application import build_api
-from app.protocol.recipes.recipe import Method, Recipe, Step
 from app.protocol.toolset.offer import Known, Offer
+from app.resources.guides import GUIDES, Guide
+from app.resources.recipes import RECIPES, Method, Recipe, Step
 from app.sandbox.report import ProfileView, SandboxView
 from app.sessions.directory import BackendDirectory
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
@@ -47,13 +48,12 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
+from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.migrate import upgrade
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
-from app.storage.tools.guides import GuideRepository
-from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Moment, NodeActivity, Shown, together
 from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
@@ -410,7 +410,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
-    guides, recipes = GuideRepository(database), RecipeRepository(database)
+    stored = StoredResources(database)
+    guides, recipes = stored.of(GUIDES), stored.of(RECIPES)
     directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
     issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
@@ -419,8 +420,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         tenants=tenants,
         backends=backends,
         toolsets=toolsets,
-        guides=guides,
-        recipes=recipes,
+        stored=stored,
         offered=Toolsets(directory.find, offers, Knowledge(guides, recipes), metrics),
         catalog=offers,
         keys=keys,
@@ -447,14 +447,24 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         await tenants.create(Tenant(name))
         await backends.create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
         await toolsets.create(name, BackendSpec(name, "all", "", toolset=Toolset(members=(Member("echo", "echo_"),))))
-        await recipes.create(name, Recipe("twice", "all", "", "", {"type": "object"}, TWICE, _now()))
-        await guides.create(name, Guide("style", "Style", "How to write", f"Of {name}.", _now()))
+        await recipes.create(
+            name, Recipe(name="twice", toolset="all", input_schema={"type": "object"}, method=TWICE, changed_at=_now())
+        )
+        await guides.create(name, style(f"Of {name}."))
     rig = Rig(app, context, effects, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:
         yield rig
     finally:
         await database.aclose()
+
+
+def twice() -> Recipe:
+    return Recipe(name="twice", toolset="all", input_schema={"type": "object"}, method=TWICE, changed_at=_now())
+
+
+def style(text: str) -> Guide:
+    return Guide(name="style", title="Style", description="How to write", text=text, changed_at=_now())
 
 
 def _now() -> datetime:

@@ -1,9 +1,10 @@
 """Fields that several bodies share, and the base classes of requests and answers."""
 
-import unicodedata
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args, get_origin
 
+from msgspec import Meta
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -20,11 +21,13 @@ from pydantic_core import PydanticCustomError
 
 from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
+from app.resources import fields as rules
+from app.resources.fields import Unfit
 
 MAX_REASON = 300
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
 ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
-_BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
+_LIMITS = ("description", "min_length", "max_length", "pattern", "ge", "le")
 SILENT = "Nodes that did not answer within a second: what they know is missing."
 
 
@@ -79,23 +82,32 @@ class UseMembers(BaseModel):
         return cls(**{each.name: getattr(of, each.name) for of in (view, view.use) for each in fields(of)})
 
 
-def no_nul(text: str) -> str:
-    if "\0" in text:
-        raise PydanticCustomError("nul", "must not contain NUL characters")
-    return text
+def checked(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A rule of `app.resources.fields`, as the REST API tells that it does not hold."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return rule(value)
+        except Unfit as problem:
+            raise PydanticCustomError(problem.kind, problem.words, problem.values) from None
+
+    return validate
 
 
-def one_line(text: str) -> str:
-    if not text.isprintable():
-        raise PydanticCustomError("printable", "must be printable characters")
-    if text and not any(map(_is_visible, text)):
-        raise PydanticCustomError("blank", "must not be blank")
-    return text
+def field_of(declared: Any) -> Any:
+    """The type of a member of a body that is declared with `Meta` and rules."""
+    if get_origin(declared) is not Annotated:
+        return declared
+    kind, *marks = get_args(declared)
+    found: list[Any] = [AfterValidator(checked(each)) for each in marks if not isinstance(each, Meta)]
+    for each in marks:
+        if isinstance(each, Meta):
+            given = {name: getattr(each, name) for name in _LIMITS if getattr(each, name) is not None}
+            found.insert(0, Field(**given))
+    return Annotated[(kind, *found)]
 
 
-def _is_visible(character: str) -> bool:
-    """A mark alone is not: it changes the character before it."""
-    return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK
+no_nul, one_line = checked(rules.no_nul), checked(rules.one_line)
 
 
 def known_scope(text: str) -> str:
@@ -107,6 +119,12 @@ def known_scope(text: str) -> str:
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN), Field(description="Lower-case letters, digits, `-`.")]
+Title = Annotated[
+    str,
+    StringConstraints(max_length=200),
+    AfterValidator(one_line),
+    Field(description="What people see instead of the name."),
+]
 Reason = Annotated[
     str,
     StringConstraints(max_length=MAX_REASON),

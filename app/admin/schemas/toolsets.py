@@ -1,12 +1,14 @@
 """Bodies: toolsets."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.backends import TimeoutsBody
-from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, no_nul, one_line
+from app.admin.schemas.declared import Schemas
+from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, Title, no_nul
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Member, Timeouts, Toolset
 from app.protocol.toolset.names import MAX_NAME
@@ -14,12 +16,6 @@ from app.protocol.toolset.searching import FEW_TOOLS
 
 MAX_MEMBERS = 100
 
-Title = Annotated[
-    str,
-    StringConstraints(max_length=200),
-    AfterValidator(one_line),
-    Field(description="What people see instead of the name."),
-]
 Instructions = Annotated[
     str,
     StringConstraints(max_length=16 << 10),
@@ -100,7 +96,7 @@ class ToolsetBody(Strict):
             raise PydanticCustomError("park_s", "sessions of a toolset are not parked: leave `timeouts.park_s` out")
         return self
 
-    def spec(self, tenant: str, version: int = 1) -> BackendSpec:
+    def value(self, _: datetime, version: int = 1, *, tenant: str = "") -> BackendSpec:
         """The toolset, which is a backend to everybody but administrators."""
         return BackendSpec(
             tenant=tenant,
@@ -214,3 +210,6 @@ class ShownToolset(ToolsetAnswer):
         description="What is hidden, because another member has something of the same name; and recipes that cannot "
         "work with what is shown."
     )
+
+
+SCHEMAS = Schemas[BackendSpec](ToolsetBody, ToolsetPatch, ToolsetAnswer, ToolsetAnswer)

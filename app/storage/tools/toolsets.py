@@ -9,13 +9,13 @@ from sqlalchemy import Row, Select, insert, select
 
 from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset, home_of
 from app.errors import BackendNotFound, Conflict, NotFound
+from app.resources.toolsets import TOOLSETS
 from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.rows import VersionedTable, microseconds, require_room
 from app.storage.tables import tenants, toolsets
 from app.storage.tools.names import require_free_name
 
-MAX_TOOLSETS_PER_TENANT = 1000
 _VERSIONED = VersionedTable(toolsets, ["tenant", "name"], "toolset", lambda: NotFound("Toolset not found"))
 
 
@@ -57,8 +57,8 @@ class ToolsetRepository:
         created = replace(spec, tenant=tenant, version=1, made=microseconds(now))
         async with self._database.write(act) as connection:
             made_at = await require_free_name(connection, tenant, spec.name)
-            message = f"a tenant has at most {MAX_TOOLSETS_PER_TENANT} toolsets"
-            await require_room(connection, toolsets.c.tenant == tenant, "toolsets", MAX_TOOLSETS_PER_TENANT, message)
+            message = f"a tenant has at most {TOOLSETS.per_tenant} toolsets"
+            await require_room(connection, toolsets.c.tenant == tenant, "toolsets", TOOLSETS.per_tenant, message)
             await connection.execute(insert(toolsets).values(**_values(created), created_at=now))
         return replace(created, home=home_of(tenant, made_at))
 
