@@ -46,8 +46,8 @@ class Store(Protocol[V]):
 @dataclass(frozen=True)
 class Special(Generic[V]):
     """What is not as with every resource. Changes call `before` with the old and the new object, None where there is
-    none, and `after` once it is stored. `shown` is the answer of one object, made by `show`, and of a new one by
-    `show_new`, if there is one."""
+    none, and `after` once it is stored. `shown` is the answer of one object instead of that of the schemas; it is made
+    by `show`, or by `show_new` for a new object, of which everything is known."""
 
     store: Callable[[AdminContext], Store[V]] | None = None
     before: Before[V] | None = None

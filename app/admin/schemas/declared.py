@@ -59,7 +59,7 @@ def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
     answer = _model(f"{kind}Answer", one, listed, last or {**shown, **_STORED})
     body = _model(f"{kind}Body", f"A new {resource.one}.", DeclaredBody, {each.name: _sent(each) for each in own})
     body.model = resource.model
-    patch = {each.name: (field_of(each.type) | None, None) for each in own if each.name != "name"}
+    patch = {each.name: (_patched(each.type) | None, None) for each in own if each.name != "name"}
     return Schemas(body, _model(f"{kind}Patch", "A merge patch.", Strict, patch), listed if last else answer, answer)
 
 
@@ -73,6 +73,11 @@ def _sent(each: FieldInfo) -> Any:
     if each.default_factory is not NODEFAULT:
         return kind, Field(default_factory=each.default_factory)
     return kind if each.default is NODEFAULT else (kind, each.default)
+
+
+def _patched(declared: Any) -> Any:
+    """The type of the member of a patch. Below an object a null removes a member: the whole is validated afterwards."""
+    return dict[str, Any] if get_origin(_shown(declared)) is dict else field_of(declared)
 
 
 def _shown(declared: Any) -> Any:

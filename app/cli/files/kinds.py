@@ -85,7 +85,7 @@ def _issuer(body: IssuerBody) -> IssuerBody:
     )
 
 
-def _declared(resource: Resource[Any], example: Mapping[str, Any], schemas: Schemas[Any] | None = None) -> Kind:
+def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Schemas[Any] | None = None) -> Kind:
     """The section of a declared resource."""
     made = schemas or schemas_of(resource)
     shown, is_whole = lambda body: made.answer.of(body.value(_NEVER)), not resource.unlisted
@@ -96,9 +96,9 @@ BACKENDS = Kind(
     "backends", "backend", "Servers: a `command` that the gateway starts, or a `url`.", BackendBody,
     lambda body: BackendAnswer.of(body.spec("")), {"command": "x"}, secret_maps=("env", "headers"),
 )  # fmt: skip
-TOOLSETS = _declared(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
-GUIDES = _declared(guides.GUIDES, {"text": "x"})
-RECIPES = _declared(recipes.RECIPES, {"toolset": "x", "steps": [{"id": "x", "tool": "x"}]}, RECIPE_SCHEMAS)
+TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
+GUIDES = section_of(guides.GUIDES, {"text": "x"})
+RECIPES = section_of(recipes.RECIPES, {"toolset": "x", "steps": [{"id": "x", "tool": "x"}]}, RECIPE_SCHEMAS)
 ISSUERS = Kind(
     "issuers", "issuer", "Issuers of tokens, by the claim `iss` of their tokens.", IssuerBody, _issuer,
     {"algorithms": ["HS256"], "secret": "x" * 32}, named_by="issuer", secrets=("secret",),
