@@ -8,7 +8,7 @@ import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.declared import Schemas
+from app.admin.schemas.declared import Schemas, patches, shows
 from app.admin.schemas.fields import Answer, Name, Strict, StrictChoice, Title, no_nul
 from app.protocol.recipes.expressions import MAX_EXPRESSION
 from app.resources.recipes import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
@@ -109,28 +109,16 @@ class RecipeBody(Strict):
         )
 
 
+@patches(RecipeBody, without=("name", "toolset"))
 class RecipePatch(Strict):
     """A merge patch; `steps` is replaced as a whole."""
 
-    title: Title | None = None
-    description: Annotated[str, StringConstraints(max_length=4000), AfterValidator(no_nul)] | None = None
-    input_schema: Object | None = None
-    steps: Annotated[list[StepBody | AtOnce], Field(min_length=1, max_length=MAX_STEPS)] | None = None
-    output: Any = None
-    deadline_s: float | None = Field(None, ge=1, le=MAX_DEADLINE_S)
 
-
+@shows(RecipeBody, of_tenant=False)
 class RecipeAnswer(Answer):
     """A recipe."""
 
-    name: str
-    toolset: str
-    title: str
-    description: str
-    input_schema: dict[str, Any]
     steps: list[Any]
-    output: Any
-    deadline_s: float
     changed_at: datetime
     version: int
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.backends import TimeoutsBody
-from app.admin.schemas.declared import Schemas
+from app.admin.schemas.declared import Schemas, patches, shows
 from app.admin.schemas.fields import Answer, Name, Reason, Strict, SwitchPatch, Title, no_nul
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Member, Timeouts, Toolset
@@ -118,16 +118,10 @@ class ToolsetBody(Strict):
         )
 
 
+@patches(ToolsetBody)
 class ToolsetPatch(SwitchPatch):
     """A merge patch; `members` is replaced as a whole."""
 
-    title: Title | None = None
-    instructions: Instructions | None = None
-    members: list[MemberBody] | None = Field(None, max_length=MAX_MEMBERS)
-    mode: Mode | None = None
-    always: Always | None = None
-    learns: Learns | None = None
-    guides: Guides | None = None
     timeouts: dict[str, Any] | None = None
 
 
@@ -142,21 +136,11 @@ class MemberAnswer(Strict):
     describe: dict[str, str]
 
 
+@shows(ToolsetBody)
 class ToolsetAnswer(Answer):
     """A toolset."""
 
-    tenant: str
-    name: str
-    title: str
-    instructions: str
     members: list[MemberAnswer]
-    mode: str
-    always: list[str]
-    learns: bool
-    guides: list[str]
-    timeouts: TimeoutsBody
-    enabled: bool
-    reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
 
