@@ -186,18 +186,6 @@ class Toolset:
     guides: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Guide:
-    """What an administrator has written down for those who use tools. `text` is Markdown."""
-
-    name: str
-    title: str
-    description: str
-    text: str
-    changed_at: datetime
-    version: int = 1
-
-
 Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is reached by URL
 Rest = Literal["parked", "frozen"]  # an idle session has given its process back; or it stands still
 

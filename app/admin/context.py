@@ -33,10 +33,9 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
+from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
 from app.storage.tools.approvals import Approvals, Judgement
-from app.storage.tools.guides import GuideRepository
-from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Shown
 from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen
@@ -173,8 +172,7 @@ class AdminContext:
     tenants: TenantRepository
     backends: BackendRepository
     toolsets: ToolsetRepository
-    guides: GuideRepository
-    recipes: RecipeRepository
+    stored: StoredResources
     offered: Offered
     catalog: CatalogView
     keys: ApiKeyRepository

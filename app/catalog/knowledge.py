@@ -3,36 +3,29 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
 
-from app.domain import Guide
 from app.errors import GatewayError, StorageUnavailable
 from app.event import Event
-from app.protocol.recipes.recipe import Recipe
+from app.resources.guides import Guide
+from app.resources.recipes import Recipe
 
 MAX_AGE_S = 5.0  # of what is cached: another node may have stored something else
 MAX_TENANTS = 1000  # that are cached
 MAX_BYTES = 64 << 20  # of their texts, but for the newest
 MAX_OUTDATED = 1000  # tenants to read again; the others are read when they are needed
 
+T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger(__name__)
 
 
-class GuideStore(Protocol):
-    """The guides of all tenants (GuideRepository)."""
+class Store(Protocol[T_co]):
+    """The guides or the recipes of all tenants (StoredRepository)."""
 
-    async def list(self, tenant: str) -> Sequence[Guide]: ...
-
-    async def state(self, tenant: str) -> object: ...
-
-
-class RecipeStore(Protocol):
-    """The recipes of all tenants (RecipeRepository)."""
-
-    async def list(self, tenant: str) -> Sequence[Recipe]: ...
+    async def list(self, tenant: str) -> Sequence[T_co]: ...
 
     async def state(self, tenant: str) -> object: ...
 
@@ -53,7 +46,7 @@ NOTHING = Written()
 class Knowledge:
     """Fulfils `links.source.Writings`. `run` has to run; `changed` is told which tenant has something else now."""
 
-    def __init__(self, guides: GuideStore, recipes: RecipeStore) -> None:
+    def __init__(self, guides: Store[Guide], recipes: Store[Recipe]) -> None:
         self._guides, self._recipes = guides, recipes
         self._cached: dict[str, tuple[Written, object, float]] = {}  # and its state, and until when it is fresh
         self._bytes = 0

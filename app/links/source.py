@@ -5,10 +5,11 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from app.domain import BackendSpec, Guide, Limits, Principal, Rest
+from app.domain import BackendSpec, Limits, Principal, Rest
 from app.errors import GatewayError
 from app.processes.link import BackendLink, Exit
-from app.protocol.recipes.recipe import Recipe
+from app.resources.guides import Guide
+from app.resources.recipes import Recipe
 
 
 def rests_as(spec: BackendSpec) -> Rest | None:

@@ -12,7 +12,7 @@ from app.domain import BackendSpec, ProcessLimits, Sandbox, Timeouts, home_of
 from app.errors import BackendNotFound, NotFound
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable, microseconds
+from app.storage.rows import NamedRepository, microseconds
 from app.storage.tables import backends, tenants
 from app.storage.tools.approvals import Judgement, keep
 from app.storage.tools.names import require_free_name
@@ -21,35 +21,19 @@ from app.storage.tools.toolsets import selection_of
 _NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
 # Members that are columns of the tenant, or derived from one; and one for a check.
 _NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log", "toolset", "made")
-_VERSIONED = VersionedTable(backends, ["tenant", "name"], "backend", BackendNotFound)
 
 
-class BackendRepository:
-    """Finds and changes backends, always of one tenant."""
+class BackendRepository(NamedRepository[BackendSpec]):
+    """The backends, enabled or not. Raises BackendNotFound where others raise NotFound."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def get(self, tenant: str, name: str) -> BackendSpec:
-        """The backend, enabled or not.
-
-        Raises:
-            BackendNotFound: the tenant has none of this name.
-        """
-        row = await self._database.row(_select().where(_VERSIONED.row(tenant, name)))
-        if row is None:
-            raise BackendNotFound
-        return _spec(row)
-
-    async def list(self, tenant: str, *, after: str = "", limit: int) -> Sequence[BackendSpec]:
-        """Up to `limit` backends by name, after the name `after`."""
-        behind = (backends.c.tenant == tenant) & (backends.c.name > after)
-        query = _select().where(behind).order_by(backends.c.name).limit(limit)
-        return [_spec(row) for row in await self._database.rows(query)]
+        super().__init__(database, backends, "backend", BackendNotFound)
 
     async def list_warm(self, tenant: str | None = None) -> Sequence[BackendSpec]:
         """The enabled backends with warm processes, of all tenants or of this one."""
-        query = _select().where(backends.c.enabled, (backends.c.warm > 0) | backends.c.warm_auto, tenants.c.enabled)
+        query = self._select().where(
+            backends.c.enabled, (backends.c.warm > 0) | backends.c.warm_auto, tenants.c.enabled
+        )
         if tenant is not None:
             query = query.where(backends.c.tenant == tenant)
         return [_spec(row) for row in await self._database.rows(query)]
@@ -90,21 +74,20 @@ class BackendRepository:
         changed = replace(spec, tenant=tenant, version=spec.version + 1)
         async with self._database.write(act) as connection:
             changed = await _of_tenant(connection, changed)
-            await _VERSIONED.update(
+            await self._versioned.update(
                 connection, [tenant, spec.name], spec.version, {**_values(changed), "changed_at": datetime.now(UTC)}
             )
             if judgement is not None:
                 await keep(connection, tenant, spec.name, judgement)
         return changed
 
-    async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
-        """Removes the backend; with a `version`, only that one.
+    def _select(self) -> Select[Any]:
+        made = tenants.c.created_at.label("tenant_created_at")
+        query = select(backends, made, tenants.c.sandbox_exempt)
+        return query.join(tenants, tenants.c.name == backends.c.tenant)
 
-        Raises:
-            BackendNotFound: the tenant has none of this name.
-            ConcurrentChange: it is another version now.
-        """
-        await _VERSIONED.delete(self._database, [tenant, name], version, act)
+    def _value(self, row: Row[Any]) -> BackendSpec:
+        return _spec(row)
 
 
 async def _of_tenant(connection: AsyncConnection, spec: BackendSpec) -> BackendSpec:
@@ -118,12 +101,6 @@ async def _of_tenant(connection: AsyncConnection, spec: BackendSpec) -> BackendS
     if tenant is None:
         raise NotFound("Tenant not found")
     return replace(spec, home=home_of(spec.tenant, tenant.created_at), sandbox_exempt=tenant.sandbox_exempt)
-
-
-def _select() -> Select[Any]:
-    made = tenants.c.created_at.label("tenant_created_at")
-    query = select(backends, made, tenants.c.sandbox_exempt)
-    return query.join(tenants, tenants.c.name == backends.c.tenant)
 
 
 def _values(spec: BackendSpec) -> dict[str, Any]:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Delete, Table, Update, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Delete, Row, Select, Table, Update, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.errors import ConcurrentChange, NotFound, QuotaExceeded
 from app.limit_reached import FIXED, LimitReached, Whose
 from app.storage.audit_act import Act
 from app.storage.engine import Database
+
+V = TypeVar("V")
 
 
 def microseconds(at: datetime) -> int:
@@ -74,3 +76,57 @@ class VersionedTable:
         if (await connection.execute(select(self._table.c.version).where(self.row(*key)))).first() is None:
             raise self._missing()
         raise ConcurrentChange(f"the {self._what} was changed by somebody else; read it again")
+
+
+class NamedRepository(Generic[V]):
+    """Finds and changes what has a name and a version, always of one tenant. `_select`, `_value` and `_changed` say how
+    a value is read, and which columns a changed one has."""
+
+    def __init__(self, database: Database, table: Table, what: str, missing: Callable[[], NotFound]) -> None:
+        self._database, self._table, self._missing = database, table, missing
+        self._versioned = VersionedTable(table, ["tenant", "name"], what, missing)
+
+    async def get(self, tenant: str, name: str) -> V:
+        """Raises NotFound: the tenant has none of this name."""
+        row = await self._database.row(self._select().where(self._versioned.row(tenant, name)))
+        if row is None:
+            raise self._missing()
+        return self._value(row)
+
+    async def list(self, tenant: str, *, after: str = "", limit: int | None = None) -> Sequence[V]:
+        """Up to `limit` values by name, after the name `after`; without `limit` all of them."""
+        own = (self._table.c.tenant == tenant) & (self._table.c.name > after)
+        rows = await self._database.rows(self._select().where(own).order_by(self._table.c.name).limit(limit))
+        return [self._value(row) for row in rows]
+
+    async def replace(self, tenant: str, value: V, *, act: Act | None = None) -> V:
+        """Writes a value that was read before, as its next version.
+
+        Raises:
+            NotFound: it is gone.
+            ConcurrentChange: somebody else has changed it since it was read.
+        """
+        old: Any = value
+        changed, columns = self._changed(tenant, value)
+        async with self._database.write(act) as connection:
+            await self._versioned.update(connection, [tenant, old.name], old.version, columns)
+        return changed
+
+    async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
+        """Removes the value; with a `version`, only that one.
+
+        Raises:
+            NotFound: the tenant has none of this name.
+            ConcurrentChange: it is another version now.
+        """
+        await self._versioned.delete(self._database, [tenant, name], version, act)
+
+    def _select(self) -> Select[Any]:
+        return select(self._table)
+
+    def _value(self, row: Row[Any]) -> V:
+        raise NotImplementedError
+
+    def _changed(self, tenant: str, value: V) -> tuple[V, Mapping[str, Any]]:
+        """The next version of the value, and its columns."""
+        raise NotImplementedError

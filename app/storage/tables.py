@@ -1,12 +1,19 @@
 """The schema of this version. `migrations/` migrates databases to it; a test compares the two."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import sqlalchemy as sa
+from msgspec import Meta
+from msgspec.structs import FieldInfo, fields
 
-NAME_LENGTH = 63
+from app.resources.fields import NAME_LENGTH
+from app.resources.guides import GUIDES
+from app.resources.recipes import RECIPES
+from app.resources.resource import Resource
+
 REASON_LENGTH = 300
+TEXT_LENGTH = 255  # a longer text has no length in the database
 
 metadata = sa.MetaData(
     naming_convention={
@@ -37,6 +44,28 @@ def _tenant(*, primary_key: bool = False, index: bool = False) -> sa.Column[str]
     owner = sa.ForeignKey("tenants.name", ondelete="CASCADE")
     return sa.Column("tenant", sa.String(NAME_LENGTH), owner, primary_key=primary_key, nullable=False, index=index)
 
+
+def declared(resource: Resource[Any]) -> sa.Table:
+    """The table of a resource: a column for each member, which holds JSON where it is not a plain value."""
+    columns = [_column(each) for each in fields(resource.model)]
+    if not resource.goes_with:
+        return sa.Table(resource.name, metadata, _tenant(primary_key=True), *columns)
+    own, owners = ["tenant", resource.goes_with], f"{resource.goes_with}s"
+    owner = sa.ForeignKeyConstraint(own, [f"{owners}.tenant", f"{owners}.name"], ondelete="CASCADE")
+    tenant = sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True)
+    return sa.Table(resource.name, metadata, tenant, *columns, owner)
+
+
+def _column(member: FieldInfo) -> sa.Column[Any]:
+    kind, *marks = get_args(member.type) if get_origin(member.type) is Annotated else (member.type,)
+    meta = next((each for each in marks if isinstance(each, Meta)), Meta())
+    length = (meta.extra or {}).get("stored") or meta.max_length or TEXT_LENGTH + 1
+    texts: Any = sa.String(length) if length <= TEXT_LENGTH else sa.Text
+    type_of = texts if kind is str else _PLAIN.get(kind, sa.JSON)
+    return sa.Column(member.name, type_of, primary_key=member.name == "name", nullable=False)
+
+
+_PLAIN: dict[Any, Any] = {bool: sa.Boolean, int: sa.Integer, float: sa.Double, datetime: UtcDateTime}
 
 tenants = sa.Table(
     "tenants",
@@ -109,33 +138,7 @@ toolsets = sa.Table(
     sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
-guides = sa.Table(
-    "guides",
-    metadata,
-    _tenant(primary_key=True),
-    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
-    sa.Column("title", sa.String(200), nullable=False),
-    sa.Column("description", sa.Text, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("changed_at", UtcDateTime, nullable=False),
-)
-
-# Tools that are made of calls of the others of a toolset. A row goes with its toolset.
-recipes = sa.Table(
-    "recipes",
-    metadata,
-    sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True),
-    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
-    sa.Column("toolset", sa.String(NAME_LENGTH), nullable=False),
-    sa.Column("title", sa.String(200), nullable=False),
-    sa.Column("description", sa.Text, nullable=False),
-    sa.Column("input_schema", sa.JSON, nullable=False),
-    sa.Column("method", sa.JSON, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("changed_at", UtcDateTime, nullable=False),
-    sa.ForeignKeyConstraint(["tenant", "toolset"], ["toolsets.tenant", "toolsets.name"], ondelete="CASCADE"),
-)
+guides, recipes = declared(GUIDES), declared(RECIPES)
 
 # What backends offer. A row goes with its backend.
 catalog = sa.Table(

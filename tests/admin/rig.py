@@ -28,7 +28,7 @@ from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.catalog.entries import Decision, Entry
 from app.catalog.knowledge import Knowledge
-from app.domain import ApiKey, BackendSpec, Guide, Limits, Member, Network, Tenant, Toolset
+from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.errors import Conflict, Disabled
 from app.http import health
 from app.inspections.inspection import About
@@ -39,8 +39,9 @@ from app.limits.rate_limiter import RateLimiter
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.node.application import build_api
-from app.protocol.recipes.recipe import Method, Recipe, Step
 from app.protocol.toolset.offer import Known, Offer
+from app.resources.guides import GUIDES, Guide
+from app.resources.recipes import RECIPES, Method, Recipe, Step
 from app.sandbox.report import ProfileView, SandboxView
 from app.sessions.directory import BackendDirectory
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
@@ -48,12 +49,11 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
+from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
-from app.storage.tools.guides import GuideRepository
-from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 from app.this_node.activity import Moment, NodeActivity, Shown, together
 from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
@@ -385,15 +385,14 @@ def _own_api() -> FastAPI:
 
 
 async def fill(database: Database) -> None:
-    """Tenants acme and zenith, each with a backend `echo`, and a toolset `all` that has it."""
-    toolset = Toolset(members=(Member("echo", "echo_"),))
+    """Tenants acme and zenith, each with a backend `echo`, and a toolset `all` that has it, a recipe and a guide."""
+    toolset, stored = Toolset(members=(Member("echo", "echo_"),)), StoredResources(database)
     for name in ("acme", "zenith"):
         await TenantRepository(database).create(Tenant(name))
         await BackendRepository(database).create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
         await ToolsetRepository(database).create(name, BackendSpec(name, "all", "", toolset=toolset))
-        recipe = Recipe("twice", "all", "", "", {"type": "object"}, TWICE, _now())
-        await RecipeRepository(database).create(name, recipe)
-        await GuideRepository(database).create(name, Guide("style", "Style", "How to write", f"Of {name}.", _now()))
+        await stored.of(RECIPES).create(name, twice())
+        await stored.of(GUIDES).create(name, style(f"Of {name}."))
 
 
 @cache
@@ -418,7 +417,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
     tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
-    guides, recipes = GuideRepository(database), RecipeRepository(database)
+    stored = StoredResources(database)
+    guides, recipes = stored.of(GUIDES), stored.of(RECIPES)
     directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
     issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
@@ -427,8 +427,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         tenants=tenants,
         backends=backends,
         toolsets=toolsets,
-        guides=guides,
-        recipes=recipes,
+        stored=stored,
         offered=Toolsets(directory.find, offers, Knowledge(guides, recipes), metrics),
         catalog=offers,
         keys=keys,
@@ -459,6 +458,14 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         yield rig
     finally:
         await database.aclose()
+
+
+def twice() -> Recipe:
+    return Recipe(name="twice", toolset="all", input_schema={"type": "object"}, method=TWICE, changed_at=_now())
+
+
+def style(text: str) -> Guide:
+    return Guide(name="style", title="Style", description="How to write", text=text, changed_at=_now())
 
 
 def _now() -> datetime:

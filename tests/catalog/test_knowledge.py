@@ -8,12 +8,12 @@ import pytest
 
 from app.catalog import knowledge as module
 from app.catalog.knowledge import Knowledge
-from app.domain import Guide
 from app.errors import StorageUnavailable
+from app.resources.guides import Guide
 
 
 def guide(name: str, text: str = "x") -> Guide:
-    return Guide(name, "", "", text, datetime(2026, 1, 1, tzinfo=UTC))
+    return Guide(name=name, text=text, changed_at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 class Store:

@@ -22,12 +22,14 @@ from app.calls.history import CallHistory
 from app.catalog.knowledge import Knowledge
 from app.cluster.change_propagation import ChangePropagation, notice_of
 from app.cluster.reconcile import Reconciler
-from app.domain import ApiKey, BackendSpec, Guide, Limits, Principal, Tenant
+from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
 from app.errors import BackendNotFound, Disabled, Unauthenticated
 from app.limits.tenant_budgets import TenantBudgets
 from app.links.toolsets import Toolsets
 from app.metrics import Metrics
 from app.redis.connection import RedisConnection
+from app.resources.guides import GUIDES, Guide
+from app.resources.recipes import RECIPES
 from app.routing.notice import Kind, Notice
 from app.routing.notices import Notices
 from app.sessions.directory import BackendDirectory
@@ -39,8 +41,7 @@ from app.storage.access.switches import PrincipalOff, SwitchRepository
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act
 from app.storage.audit_follower import POLL_S, AuditFollower
-from app.storage.tools.guides import GuideRepository
-from app.storage.tools.recipes import RecipeRepository
+from app.storage.declared import StoredRepository
 from app.this_node.change_effects import ChangeEffects
 from tests.databases import migrated_file
 from tests.integration.stopwatch import stopwatch_of
@@ -112,8 +113,8 @@ class Node:
         pool: Any = self.pool
         lines: Any = NoLines()
         offers: Any = NoOffers()
-        self.guides = GuideRepository(self.database)
-        self.knowledge = Knowledge(self.guides, RecipeRepository(self.database))
+        self.guides = StoredRepository(self.database, GUIDES)
+        self.knowledge = Knowledge(self.guides, StoredRepository(self.database, RECIPES))
         toolsets = Toolsets(self.directory.find, offers, self.knowledge, self.metrics)
         budgets = TenantBudgets(Metrics("test"))
         local = ChangeEffects(
@@ -343,7 +344,7 @@ async def test_a_guide_that_was_written_is_known_to_every_node_that_has_read_gui
         told = list[str]()
         two.knowledge.changed.listen(told.append)
         assert (await two.knowledge.of("acme")).guides == ()
-        guide = Guide("style", "", "", "x", datetime.now(UTC))
+        guide = Guide(name="style", text="x", changed_at=datetime.now(UTC))
         await one.guides.create("acme", guide, act=act("guide.create", "guides/style"))
         one.effects.writings_changed("acme")
         await until(lambda: told)

@@ -16,6 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.command import one_program
+from app.admin.schemas.declared import patches, shows
 from app.admin.schemas.fields import Answer, Name, Reason, SpelledAsVariable, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
@@ -281,86 +282,41 @@ class BackendBody(StoredBackend):
     headers: Headers = Field(default_factory=dict)
 
 
+@patches(TimeoutsBody)
 class TimeoutsPatch(Strict):
     """A merge patch."""
 
-    initialize_s: Minutes10 | None = None
-    call_s: Day | None = None
-    idle_s: Month | None = None
-    absolute_s: Month | None = None
-    reclaim_idle_s: ReclaimIdle | None = None
-    park_s: ParkS | None = None
 
-
+@patches(BackendBody)
 class BackendPatch(SwitchPatch):
     """A merge patch (RFC 7396): null restores a member's default, or removes a variable from env. A limit that is null
     becomes "no limit"."""
 
-    command: Command | None = None
-    url: Url | None = None
-    transport: Transport | None = None
     headers: dict[HeaderName, HeaderValue | None] | None = None
-    args: Arguments | None = None
     env: dict[EnvName, EnvValue | None] | None = None
-    cwd: Cwd | None = None
-    isolation: Isolation | None = None
-    recovery: Recovery | None = None
-    broadcast: Broadcast | None = None
-    warm: Warm | None = None
-    max_processes: MaxProcesses | None = None
-    calls_per_session: CallsPerSession | None = None
     timeouts: TimeoutsPatch | None = None
     sandbox: SandboxPatch | None = None
     limits: ProcessLimitsBody | None = None
-    state: State | None = None
-    start: Start | None = None
-    include: Patterns | None = None
-    exclude: Patterns | None = None
     rename: dict[str, str | None] | None = None
     describe: dict[str, str | None] | None = None
-    pin: Pin | None = None
-    pin_minor: PinMinor | None = None
 
 
 def _hidden(env: Mapping[str, str]) -> dict[str, str]:
     return dict.fromkeys(env, HIDDEN)
 
 
+@shows(StoredBackend)
 class BackendAnswer(Answer):
     """A backend."""
 
-    tenant: str
-    name: str
     command: str | None = Field(description="null: it is reached by `url`.")
-    url: str | None
-    transport: str
     headers: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
         description=f"Names only: every value is `{HIDDEN}`."
     )
-    args: list[str]
     env: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
         description=f"Names only: every value is `{HIDDEN}`."
     )
-    cwd: str | None
-    isolation: str
-    recovery: str
-    broadcast: bool
-    warm: int | Literal["auto"]
-    max_processes: int
-    calls_per_session: int
-    timeouts: TimeoutsBody
     sandbox: SandboxAnswer
-    limits: ProcessLimitsBody
-    state: str
-    start: str
-    include: list[str]
-    exclude: list[str]
-    rename: dict[str, str]
-    describe: dict[str, str]
-    pin: str
-    pin_minor: str
-    enabled: bool
-    reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
 

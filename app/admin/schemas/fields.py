@@ -1,10 +1,11 @@
 """Fields that several bodies share, and the base classes of requests and answers."""
 
 import re
-import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args, get_origin
 
+from msgspec import Meta
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -23,12 +24,14 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
 from app.auth.policy import is_scope
-from app.domain import NAME_PATTERN, NAME_RULE
+from app.domain import NAME_PATTERN
+from app.resources import fields as rules
+from app.resources.fields import NAME_SPELLING, Unfit
 
 MAX_REASON = 300
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
 ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
-_BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
+_LIMITS = ("description", "min_length", "max_length", "ge", "le")
 SILENT = "Nodes that did not answer within a second: what they know is missing."
 
 
@@ -83,31 +86,6 @@ class UseMembers(BaseModel):
         return cls(**{each.name: getattr(of, each.name) for of in (view, view.use) for each in fields(of)})
 
 
-def no_nul(text: str) -> str:
-    if "\0" in text:
-        raise PydanticCustomError("nul", "must not contain NUL characters")
-    return text
-
-
-def one_line(text: str) -> str:
-    if not text.isprintable():
-        raise PydanticCustomError("printable", "must be printable characters")
-    if text and not any(map(_is_visible, text)):
-        raise PydanticCustomError("blank", "must not be blank")
-    return text
-
-
-def _is_visible(character: str) -> bool:
-    """A mark alone is not: it changes the character before it."""
-    return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK
-
-
-def known_scope(text: str) -> str:
-    if not is_scope(text):
-        raise PydanticCustomError("scope", "there is no such scope")
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Spelled:
     """How a text is spelled: the document of the API has the pattern, errors say the rule in words."""
@@ -129,11 +107,53 @@ class Spelled:
         return text
 
 
+def checked(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A rule of `app.resources.fields`, as the REST API tells that it does not hold."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return rule(value)
+        except Unfit as problem:
+            raise PydanticCustomError(problem.kind, problem.words, problem.values) from None
+
+    return validate
+
+
+def field_of(declared: Any) -> Any:
+    """The type of a member of a body that is declared with `Meta` and rules."""
+    if get_origin(declared) is not Annotated:
+        return declared
+    kind, *marks = get_args(declared)
+    found: list[Any] = [AfterValidator(checked(each)) for each in marks if not isinstance(each, Meta)]
+    for each in marks:
+        if isinstance(each, Meta):
+            given = {name: getattr(each, name) for name in _LIMITS if getattr(each, name) is not None}
+            found.insert(0, Field(**given))
+            if each.pattern is not None:
+                found.insert(0, Spelled(each.pattern, (each.extra or {})["spelling"]))
+    return Annotated[(kind, *found)]
+
+
+no_nul, one_line = checked(rules.no_nul), checked(rules.one_line)
+
+
+def known_scope(text: str) -> str:
+    if not is_scope(text):
+        raise PydanticCustomError("scope", "there is no such scope")
+    return text
+
+
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
-SpelledAsName = Spelled(NAME_PATTERN, f"{NAME_RULE}, beginning with a letter or digit")
+SpelledAsName = Spelled(NAME_PATTERN, NAME_SPELLING)
 SpelledAsVariable = Spelled(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits, `_`, no digit first")
 Name = Annotated[str, SpelledAsName, Field(description="Lower-case letters, digits, `-`.")]
+Title = Annotated[
+    str,
+    StringConstraints(max_length=200),
+    AfterValidator(one_line),
+    Field(description="What people see instead of the name."),
+]
 Reason = Annotated[
     str,
     StringConstraints(max_length=MAX_REASON),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.admin.schemas.declared import patches
 from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, one_line
 from app.auth.jwks import ALGORITHMS
 from app.auth.tokens import HMAC, MAX_ISSUER, capped, is_issuer, is_secret
@@ -192,21 +193,16 @@ class IssuerBody(Strict):
         return self
 
 
+@patches(ClaimsBody)
 class ClaimsPatch(Strict):
     """A merge patch."""
 
-    subject: Claim | None = None
-    scopes: Claim | None = None
-    tenant: Claim | None = None
-    groups: Claim | None = None
     map: dict[Claim, Granted | None] | None = Field(default=None, max_length=2 * MAX_GROUPS, description=_MAP)
 
 
+@patches(TenantGrantBody)
 class TenantGrantPatch(Strict):
     """A merge patch."""
-
-    tenant: Name | None = None
-    scopes: Granted | None = None
 
 
 class TenantsPatch(Strict):
@@ -216,17 +212,13 @@ class TenantsPatch(Strict):
     map: dict[Claim, Name | TenantGrantPatch | None] | None = Field(default=None, max_length=2 * MAX_TENANTS)
 
 
+@patches(IssuerBody, without=["issuer"])
 class IssuerPatch(Strict):
     """A merge patch (RFC 7396): null removes a member or restores its default. `issuer` cannot be changed, nor whether
     the issuer belongs to the platform."""
 
-    algorithms: Algorithms | None = None
     secret: Secret | None = None
-    jwks_url: Url | None = None
-    discovery_url: Url | None = None
-    audience: Audience | None = None
     claims: ClaimsPatch | None = None
-    max_scopes: MaxScopes | None = None
     tenants: TenantsPatch | None = None
     sign_in: SignInPatch | None = None
 

@@ -8,10 +8,10 @@ import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.fields import Answer, Name, Spelled, Strict, StrictChoice, no_nul
-from app.admin.schemas.guides import GuideTitle
+from app.admin.schemas.declared import Schemas, patches, shows
+from app.admin.schemas.fields import Answer, Name, Spelled, Strict, StrictChoice, Title, no_nul
 from app.protocol.recipes.expressions import MAX_EXPRESSION
-from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
+from app.resources.recipes import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
 
 MAX_BYTES = 64 << 10  # of a whole recipe, as JSON
 MAX_MEMBERS = 200
@@ -65,7 +65,7 @@ class RecipeBody(Strict):
 
     name: Name
     toolset: Name
-    title: GuideTitle = ""
+    title: Title = ""
     description: Annotated[str, StringConstraints(max_length=4000), AfterValidator(no_nul)] = ""
     input_schema: Object = Field(default_factory=lambda: {"type": "object", "properties": {}})
     steps: Annotated[list[StepBody | AtOnce], Field(min_length=1, max_length=MAX_STEPS)] = Field(
@@ -93,37 +93,32 @@ class RecipeBody(Strict):
     def _steps(self) -> list[StepBody]:
         return [step for each in self.steps for step in _group(each)]
 
-    def value(self, changed_at: datetime, version: int = 1) -> Recipe:
+    def value(self, changed_at: datetime, version: int = 1, *, tenant: str = "") -> Recipe:
         """The recipe."""
         groups = tuple(tuple(step.value() for step in _group(each)) for each in self.steps)
         method = Method(groups, self.output, self.deadline_s)
         return Recipe(
-            self.name, self.toolset, self.title, self.description, self.input_schema, method, changed_at, version
+            name=self.name,
+            toolset=self.toolset,
+            title=self.title,
+            description=self.description,
+            input_schema=self.input_schema,
+            method=method,
+            changed_at=changed_at,
+            version=version,
         )
 
 
+@patches(RecipeBody, without=("name", "toolset"))
 class RecipePatch(Strict):
     """A merge patch; `steps` is replaced as a whole."""
 
-    title: GuideTitle | None = None
-    description: Annotated[str, StringConstraints(max_length=4000), AfterValidator(no_nul)] | None = None
-    input_schema: Object | None = None
-    steps: Annotated[list[StepBody | AtOnce], Field(min_length=1, max_length=MAX_STEPS)] | None = None
-    output: Any = None
-    deadline_s: float | None = Field(None, ge=1, le=MAX_DEADLINE_S)
 
-
+@shows(RecipeBody, of_tenant=False)
 class RecipeAnswer(Answer):
     """A recipe."""
 
-    name: str
-    toolset: str
-    title: str
-    description: str
-    input_schema: dict[str, Any]
     steps: list[Any]
-    output: Any
-    deadline_s: float
     changed_at: datetime
     version: int
 
@@ -148,6 +143,9 @@ class CheckedRecipe(RecipeAnswer):
     """A recipe, with what is wrong with it now."""
 
     problems: list[str] = Field(description="Why it cannot work with what its toolset shows now.")
+
+
+SCHEMAS = Schemas[Recipe](RecipeBody, RecipePatch, RecipeAnswer, RecipeAnswer)
 
 
 def _group(each: StepBody | list[StepBody]) -> list[StepBody]:

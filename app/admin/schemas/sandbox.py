@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.admin.schemas.declared import patches, shows
 from app.admin.schemas.fields import Answer, Strict, no_nul
 from app.domain import Guarantee, Network, ProcessLimits, Sandbox
 from app.sandbox.needs import NEVER, OWN_IN_EVERY_SANDBOX
@@ -105,24 +106,14 @@ class SandboxBody(Strict):
         return Sandbox(self.mode, tuple(self.require), tuple(self.read), tuple(self.write), self.network)
 
 
+@patches(SandboxBody)
 class SandboxPatch(Strict):
     """A merge patch; lists are replaced."""
 
-    mode: Mode | None = None
-    require: Guarantees | None = None
-    read: ReadPaths | None = None
-    write: WritePaths | None = None
-    network: Reachable | None = None
 
-
+@shows(SandboxBody, of_tenant=False)
 class SandboxAnswer(Answer):
     """How the processes are confined."""
-
-    mode: str
-    require: list[str]
-    read: list[str]
-    write: list[str]
-    network: str
 
 
 class ProcessLimitsBody(Strict):

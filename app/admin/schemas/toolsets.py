@@ -1,12 +1,14 @@
 """Bodies: toolsets."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.backends import TimeoutsBody
-from app.admin.schemas.fields import Answer, Name, Reason, Spelled, Strict, SwitchPatch, no_nul, one_line
+from app.admin.schemas.declared import Schemas, patches, shows
+from app.admin.schemas.fields import Answer, Name, Reason, Spelled, Strict, SwitchPatch, Title, no_nul
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Member, Timeouts, Toolset
 from app.protocol.toolset.names import MAX_NAME
@@ -14,12 +16,6 @@ from app.protocol.toolset.searching import FEW_TOOLS
 
 MAX_MEMBERS = 100
 
-Title = Annotated[
-    str,
-    StringConstraints(max_length=200),
-    AfterValidator(one_line),
-    Field(description="What people see instead of the name."),
-]
 Instructions = Annotated[
     str,
     StringConstraints(max_length=16 << 10),
@@ -101,7 +97,7 @@ class ToolsetBody(Strict):
             raise PydanticCustomError("park_s", "sessions of a toolset are not parked: leave `timeouts.park_s` out")
         return self
 
-    def spec(self, tenant: str, version: int = 1) -> BackendSpec:
+    def value(self, _: datetime, version: int = 1, *, tenant: str = "") -> BackendSpec:
         """The toolset, which is a backend to everybody but administrators."""
         return BackendSpec(
             tenant=tenant,
@@ -123,16 +119,10 @@ class ToolsetBody(Strict):
         )
 
 
+@patches(ToolsetBody)
 class ToolsetPatch(SwitchPatch):
     """A merge patch; `members` is replaced as a whole."""
 
-    title: Title | None = None
-    instructions: Instructions | None = None
-    members: list[MemberBody] | None = Field(None, max_length=MAX_MEMBERS)
-    mode: Mode | None = None
-    always: Always | None = None
-    learns: Learns | None = None
-    guides: Guides | None = None
     timeouts: dict[str, Any] | None = None
 
 
@@ -147,21 +137,11 @@ class MemberAnswer(Strict):
     describe: dict[str, str]
 
 
+@shows(ToolsetBody)
 class ToolsetAnswer(Answer):
     """A toolset."""
 
-    tenant: str
-    name: str
-    title: str
-    instructions: str
     members: list[MemberAnswer]
-    mode: str
-    always: list[str]
-    learns: bool
-    guides: list[str]
-    timeouts: TimeoutsBody
-    enabled: bool
-    reason: str
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
 
@@ -215,3 +195,6 @@ class ShownToolset(ToolsetAnswer):
         description="What is hidden, because another member has something of the same name; and recipes that cannot "
         "work with what is shown."
     )
+
+
+SCHEMAS = Schemas[BackendSpec](ToolsetBody, ToolsetPatch, ToolsetAnswer, ToolsetAnswer)

@@ -8,12 +8,14 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody
+from app.admin.schemas.declared import Schemas, schemas_of
 from app.admin.schemas.fields import Reason, Strict
-from app.admin.schemas.guides import GuideAnswer, GuideBody
 from app.admin.schemas.issuers import IssuerBody, TenantsBody
-from app.admin.schemas.recipes import RecipeAnswer, RecipeBody
+from app.admin.schemas.recipes import SCHEMAS as RECIPE_SCHEMAS
 from app.admin.schemas.tenants import Inspections, LimitsBody, Registry, SandboxExempt
-from app.admin.schemas.toolsets import ToolsetAnswer, ToolsetBody
+from app.admin.schemas.toolsets import SCHEMAS as TOOLSET_SCHEMAS
+from app.resources import guides, recipes, toolsets
+from app.resources.resource import Resource
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
 _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
@@ -36,6 +38,7 @@ class Kind:
 
     section: str
     one: str
+    about: str
     body: type[BaseModel]
     answer: Callable[[Any], BaseModel]
     example: Mapping[str, Any]
@@ -82,21 +85,23 @@ def _issuer(body: IssuerBody) -> IssuerBody:
     )
 
 
+def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Schemas[Any] | None = None) -> Kind:
+    """The section of a declared resource."""
+    made = schemas or schemas_of(resource)
+    shown, is_whole = lambda body: made.answer.of(body.value(_NEVER)), not resource.unlisted
+    return Kind(resource.name, resource.one, resource.about, made.body, shown, example, list_is_whole=is_whole)
+
+
 BACKENDS = Kind(
-    "backends", "backend", BackendBody, lambda body: BackendAnswer.of(body.spec("")), {"command": "x"},
-    secret_maps=("env", "headers"),
+    "backends", "backend", "Servers: a `command` that the gateway starts, or a `url`.", BackendBody,
+    lambda body: BackendAnswer.of(body.spec("")), {"command": "x"}, secret_maps=("env", "headers"),
 )  # fmt: skip
-TOOLSETS = Kind("toolsets", "toolset", ToolsetBody, lambda body: ToolsetAnswer.of(body.spec("")), {})
-GUIDES = Kind(
-    "guides", "guide", GuideBody, lambda body: GuideAnswer.of(body.value(_NEVER)), {"text": "x"}, list_is_whole=False
-)
-RECIPES = Kind(
-    "recipes", "recipe", RecipeBody, lambda body: RecipeAnswer.of(body.value(_NEVER)),
-    {"toolset": "x", "steps": [{"id": "x", "tool": "x"}]},
-)  # fmt: skip
+TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
+GUIDES = section_of(guides.GUIDES, {"text": "x"})
+RECIPES = section_of(recipes.RECIPES, {"toolset": "x", "steps": [{"id": "x", "tool": "x"}]}, RECIPE_SCHEMAS)
 ISSUERS = Kind(
-    "issuers", "issuer", IssuerBody, _issuer, {"algorithms": ["HS256"], "secret": "x" * 32},
-    named_by="issuer", secrets=("secret",),
+    "issuers", "issuer", "Issuers of tokens, by the claim `iss` of their tokens.", IssuerBody, _issuer,
+    {"algorithms": ["HS256"], "secret": "x" * 32}, named_by="issuer", secrets=("secret",),
 )  # fmt: skip
 
 # In the order in which they are made: a toolset needs its backends, a recipe its toolset.

@@ -8,13 +8,6 @@ from app.cli.files.kinds import KINDS, Kind, TenantMembers
 from app.domain import NAME_PATTERN
 
 TITLE = "What a Trunkline gateway should have"
-_ABOUT = {
-    "backends": "Servers: a `command` that the gateway starts, or a `url`.",
-    "toolsets": "Several backends behind one address.",
-    "guides": "Texts for those who use the tools of a toolset.",
-    "recipes": "Tools that are made of calls of other tools.",
-    "issuers": "Issuers of tokens, by the claim `iss` of their tokens.",
-}
 _REFERENCE = "`${env:NAME}` and `${file:PATH}` are read where the command runs."
 
 
@@ -49,7 +42,7 @@ def schema() -> dict[str, Any]:
 def _section(kind: Kind) -> dict[str, Any]:
     names = {"propertyNames": {"pattern": NAME_PATTERN}} if kind.named_by == "name" else {}
     return {
-        "description": _ABOUT[kind.section],
+        "description": kind.about,
         "type": ["object", "null"],
         **names,
         "additionalProperties": {"$ref": f"#/$defs/{kind.body.__name__}"},

@@ -1,7 +1,11 @@
 """Names that options and help need: of clients, views, and kinds of objects of the REST API. What they mean stands
-elsewhere, and is not imported for them."""
+elsewhere, and is not imported for them; declarations of resources import little enough."""
 
 from dataclasses import dataclass
+from typing import Any, Self
+
+from app.resources import guides, recipes, toolsets
+from app.resources.resource import Resource as Declared
 
 CLIENTS = (  # those of `app.client_config`
     "claude-code", "claude-desktop", "cursor", "vscode", "windsurf", "cline", "codex", "openai-agents", "langchain",
@@ -25,6 +29,12 @@ class Resource:
     first: tuple[str, ...] = ()
     next: str = ""
 
+    @classmethod
+    def of(cls, declared: Declared[Any], then: str = "") -> Self:
+        """A declared resource; without `then`, what to do with a new one is to look at it."""
+        look = f"trunkline {declared.name} show {{name}} --tenant {{tenant}}"
+        return cls(declared.name, id="name", first=declared.columns, next=then or look)
+
 
 TENANTS = Resource(
     "tenants", of_tenant=False, id="name", first=("name", "enabled", "reason"),
@@ -34,18 +44,9 @@ BACKENDS = Resource(
     "backends", id="name", first=("name", "status", "enabled", "reason", "last_error", "command", "url", "args"),
     next="trunkline backends check {name} --tenant {tenant}",
 )  # fmt: skip
-TOOLSETS = Resource(
-    "toolsets", id="name", first=("name", "title", "enabled", "reason"),
-    next="trunkline tools {name} --tenant {tenant}",
-)  # fmt: skip
-GUIDES = Resource(
-    "guides", id="name", first=("name", "title", "description", "changed_at"),
-    next="trunkline toolsets set TOOLSET --tenant {tenant} guides[]={name}",
-)  # fmt: skip
-RECIPES = Resource(
-    "recipes", id="name", first=("name", "toolset", "title", "description", "changed_at"),
-    next="trunkline recipes show {name} --tenant {tenant}",
-)  # fmt: skip
+TOOLSETS = Resource.of(toolsets.TOOLSETS, "trunkline tools {name} --tenant {tenant}")
+GUIDES = Resource.of(guides.GUIDES, "trunkline toolsets set TOOLSET --tenant {tenant} guides[]={name}")
+RECIPES = Resource.of(recipes.RECIPES)
 CATALOG = Resource(
     "catalog", id="backend", first=("backend", "tools", "prompts", "resources", "templates", "problem", "changed_at")
 )

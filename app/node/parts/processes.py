@@ -32,6 +32,8 @@ from app.processes import homes, own_homes
 from app.processes.forking.forking import ForkingOptions
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
+from app.resources.guides import GUIDES
+from app.resources.recipes import RECIPES
 from app.sandbox.sandboxes import Sandboxes
 from app.sessions.call_spans import waiting_for_a_process
 from app.sessions.idle.reclaiming import Reclaiming
@@ -102,7 +104,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
-    knowledge = Knowledge(records.guides, records.recipes)
+    knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))
     toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics, opening.shares)
     catalog.changed.listen(toolsets.offer_changed)
     knowledge.changed.listen(toolsets.writings_changed)

@@ -13,14 +13,13 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit_follower import AuditFollower
 from app.storage.backends import BackendRepository
+from app.storage.declared import StoredResources
 from app.storage.engine import Database
 from app.storage.health.watch import DatabaseWatch
 from app.storage.secret_key import SecretKeyCheck
 from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
-from app.storage.tools.guides import GuideRepository
-from app.storage.tools.recipes import RecipeRepository
 from app.storage.tools.toolsets import ToolsetRepository
 
 
@@ -34,8 +33,7 @@ class Records:
     tenants: TenantRepository
     backends: BackendRepository
     toolsets: ToolsetRepository
-    guides: GuideRepository
-    recipes: RecipeRepository
+    stored: StoredResources
     catalog: CatalogRepository
     approvals: ApprovalRepository
     directory: BackendDirectory
@@ -75,8 +73,7 @@ async def open_records(opening: Opening) -> Records:
         tenants=tenants,
         backends=backends,
         toolsets=toolsets,
-        guides=GuideRepository(database),
-        recipes=RecipeRepository(database),
+        stored=StoredResources(database),
         catalog=CatalogRepository(database),
         approvals=ApprovalRepository(database),
         directory=BackendDirectory(partial(find_registered, backends, toolsets), tenants.get),

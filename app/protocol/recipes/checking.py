@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from app.memo import memo
 from app.protocol.recipes.expressions import BadExpression, expressions_in, paths_in
-from app.protocol.recipes.recipe import MAX_AT_ONCE, MAX_STEPS, STEP_ID, Method, Recipe, Step
+from app.resources.recipes import MAX_AT_ONCE, MAX_STEPS, STEP_ID, Method, Recipe, Step
 from app.search.work import Work
 
 MAX_EXPRESSIONS = 200

@@ -16,7 +16,7 @@ from app.protocol.recipes.expressions import (
     is_true,
     value_of,
 )
-from app.protocol.recipes.recipe import Recipe, Step
+from app.resources.recipes import Recipe, Step
 
 MAX_RESULT = 1 << 20  # bytes of one step's result
 MAX_RESULTS = 4 << 20  # of all that a run keeps

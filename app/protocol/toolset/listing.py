@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from app.domain import Guide, Selection
+from app.domain import Selection
 from app.protocol.jsonrpc import encode, members_of, object_in, string_of
 from app.protocol.recipes.recipe import definition
 from app.protocol.sse_format import one_line
@@ -16,6 +16,7 @@ from app.protocol.toolset.member_tools import AT_ONCE, MemberTools, by_name, ren
 from app.protocol.toolset.names import shown_as, shown_prompts
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
+from app.resources.guides import Guide
 from app.search.documents import MAX_DESCRIPTION, Definition, Document
 from app.search.index import MAX_DOCUMENTS, ToolIndex
 from app.search.reading import Reading

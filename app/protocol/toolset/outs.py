@@ -7,7 +7,7 @@ import msgspec
 from app.errors import GatewayError
 from app.protocol.commands import Dropped
 from app.protocol.jsonrpc import Params, Response
-from app.protocol.recipes.recipe import Recipe
+from app.resources.recipes import Recipe
 
 
 class ToSession(msgspec.Struct, gc=False):

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from app.domain import Guide
 from app.protocol.jsonrpc import encode, encoded
-from app.protocol.recipes.recipe import Recipe
 from app.protocol.toolset.offer import Offer
+from app.resources.guides import Guide
+from app.resources.recipes import Recipe
 from app.search.patterns import Patterns
 
 NAME = "the toolset itself"  # where members have names

@@ -1,6 +1,6 @@
 """Toolsets in the database. To everything but administration a toolset is a backend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,28 +9,19 @@ from sqlalchemy import Row, Select, insert, select
 
 from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset, home_of
 from app.errors import BackendNotFound, Conflict, NotFound
+from app.resources.toolsets import TOOLSETS
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable, microseconds, require_room
+from app.storage.rows import NamedRepository, microseconds, require_room
 from app.storage.tables import tenants, toolsets
 from app.storage.tools.names import require_free_name
 
-MAX_TOOLSETS_PER_TENANT = 1000
-_VERSIONED = VersionedTable(toolsets, ["tenant", "name"], "toolset", lambda: NotFound("Toolset not found"))
 
-
-class ToolsetRepository:
-    """Finds and changes toolsets, always of one tenant."""
+class ToolsetRepository(NamedRepository[BackendSpec]):
+    """The toolsets, enabled or not."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def get(self, tenant: str, name: str) -> BackendSpec:
-        """The toolset, enabled or not. Raises NotFound: the tenant has none of this name."""
-        row = await self._database.row(_select().where(_VERSIONED.row(tenant, name)))
-        if row is None:
-            raise NotFound("Toolset not found")
-        return _spec(row)
+        super().__init__(database, toolsets, TOOLSETS.one, lambda: NotFound(TOOLSETS.missing()))
 
     async def find(self, tenant: str, name: str) -> BackendSpec:
         """As `get`, for those who look for a backend. Raises BackendNotFound."""
@@ -38,12 +29,6 @@ class ToolsetRepository:
             return await self.get(tenant, name)
         except NotFound:
             raise BackendNotFound from None
-
-    async def list(self, tenant: str, *, after: str = "", limit: int) -> Sequence[BackendSpec]:
-        """Up to `limit` toolsets by name, after the name `after`."""
-        behind = (toolsets.c.tenant == tenant) & (toolsets.c.name > after)
-        query = _select().where(behind).order_by(toolsets.c.name).limit(limit)
-        return [_spec(row) for row in await self._database.rows(query)]
 
     async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Adds the toolset.
@@ -57,37 +42,21 @@ class ToolsetRepository:
         created = replace(spec, tenant=tenant, version=1, made=microseconds(now))
         async with self._database.write(act) as connection:
             made_at = await require_free_name(connection, tenant, spec.name)
-            message = f"a tenant has at most {MAX_TOOLSETS_PER_TENANT} toolsets"
-            await require_room(connection, toolsets.c.tenant == tenant, "toolsets", MAX_TOOLSETS_PER_TENANT, message)
+            message = f"a tenant has at most {TOOLSETS.per_tenant} toolsets"
+            await require_room(connection, toolsets.c.tenant == tenant, "toolsets", TOOLSETS.per_tenant, message)
             await connection.execute(insert(toolsets).values(**_values(created), created_at=now))
         return replace(created, home=home_of(tenant, made_at))
 
-    async def replace(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
-        """Writes a toolset that was read before, as its next version.
+    def _select(self) -> Select[Any]:
+        query = select(toolsets, tenants.c.created_at.label("tenant_created_at"))
+        return query.join(tenants, tenants.c.name == toolsets.c.tenant)
 
-        Raises:
-            NotFound: it is gone.
-            ConcurrentChange: somebody else has changed it since it was read.
-        """
-        changed = replace(spec, tenant=tenant, version=spec.version + 1)
-        async with self._database.write(act) as connection:
-            values = {**_values(changed), "changed_at": datetime.now(UTC)}
-            await _VERSIONED.update(connection, [tenant, spec.name], spec.version, values)
-        return changed
+    def _value(self, row: Row[Any]) -> BackendSpec:
+        return _spec(row)
 
-    async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
-        """Removes the toolset; with a `version`, only that one.
-
-        Raises:
-            NotFound: the tenant has none of this name.
-            ConcurrentChange: it is another version now.
-        """
-        await _VERSIONED.delete(self._database, [tenant, name], version, act)
-
-
-def _select() -> Select[Any]:
-    query = select(toolsets, tenants.c.created_at.label("tenant_created_at"))
-    return query.join(tenants, tenants.c.name == toolsets.c.tenant)
+    def _changed(self, tenant: str, value: BackendSpec) -> tuple[BackendSpec, Mapping[str, Any]]:
+        changed = replace(value, tenant=tenant, version=value.version + 1)
+        return changed, {**_values(changed), "changed_at": datetime.now(UTC)}
 
 
 def _values(spec: BackendSpec) -> dict[str, Any]:

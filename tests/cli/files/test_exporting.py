@@ -101,12 +101,12 @@ def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rest, R
             path.write_bytes(migrated_file())
             rig = stack.enter_context(portal.wrap_async_context_manager(open_rig(f"sqlite:///{path}")))
             rig.admin.rates._rate = rig.admin.rates._burst = 1e9
-            found.append(Rest(f"http://{name}", httpx2.Client(transport=_Direct(rig, portal)), is_patient=True))
+            found.append(Rest(f"http://{name}", httpx2.Client(transport=Direct(rig, portal)), is_patient=True))
             stack.callback(found[-1].client.close)
         yield found[0], found[1]
 
 
-class _Direct(httpx2.BaseTransport):
+class Direct(httpx2.BaseTransport):
     """Requests of a client that waits, to a gateway in another thread's loop."""
 
     def __init__(self, rig: Rig, portal: BlockingPortal) -> None:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from app.protocol.recipes.recipe import Method, Question, Recipe, Step
+from app.resources.recipes import Method, Question, Recipe, Step
 
 OPEN: dict[str, Any] = {"type": "object"}
 
@@ -15,7 +15,15 @@ def step(name: str, tool: str = "say", **members: Any) -> Step:
 def recipe(*groups: Step | tuple[Step, ...], output: Any = None, schema: Any = None, deadline_s: float = 50) -> Recipe:
     """Groups of one step may be given as the step."""
     method = Method(tuple(each if isinstance(each, tuple) else (each,) for each in groups), output, deadline_s)
-    return Recipe("cook", "all", "Cook", "Cooks", OPEN if schema is None else schema, method, datetime.now(UTC))
+    return Recipe(
+        name="cook",
+        toolset="all",
+        title="Cook",
+        description="Cooks",
+        input_schema=OPEN if schema is None else schema,
+        method=method,
+        changed_at=datetime.now(UTC),
+    )
 
 
 def question(message: str = "'Sure?'", **members: Any) -> Question:

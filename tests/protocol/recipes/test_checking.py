@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.protocol.recipes.checking import checking
-from app.protocol.recipes.recipe import MAX_AT_ONCE, Recipe
+from app.resources.recipes import MAX_AT_ONCE, Recipe
 from app.search.work import finished
 from tests.protocol.recipes.dishes import question, recipe, step
 

@@ -4,19 +4,22 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
-from app.domain import Guide
 from app.protocol.toolset.fan_out import MAX_URIS, FanOut
 from app.protocol.toolset.greeting import About, capabilities_of
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.outs import Listed, ToMember, ToSession
 from app.protocol.toolset.own import MAX_TEXT, Own
 from app.protocol.toolset.searching import Search, Terms
+from app.resources.guides import Guide
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-STYLE = Guide("style", "Style", "How to write letters", "# Style\n\nNo adjectives.", AT)
-LONG = Guide("long", "", "", "refund " * 3000, AT)
+STYLE = Guide(
+    name="style", title="Style", description="How to write letters", text="# Style\n\nNo adjectives.", changed_at=AT
+)
+LONG = Guide(name="long", text="refund " * 3000, changed_at=AT)
 
 
 def member(name: str, **lists) -> ToolsetListing:
@@ -98,7 +101,7 @@ def test_only_guides_with_a_matching_name_are_chosen():
 
 def test_the_session_is_told_of_lists_and_texts_that_have_changed(fan, listing):
     assert ask(fan, "resources/subscribe", uri="guide://style") == {}
-    changed = Guide("style", "Style", "How to write letters", "new", datetime(2027, 1, 1, tzinfo=UTC), 2)
+    changed = replace(STYLE, text="new", changed_at=datetime(2027, 1, 1, tzinfo=UTC), version=2)
     told = [json.loads(out.line) for out in fan.show(with_guides(listing, changed, LONG))]
     assert [each["method"] for each in told] == [
         "notifications/resources/list_changed",

@@ -1,0 +1,147 @@
+"""Bodies and answers of a resource, made of its declaration."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
+
+from msgspec import NODEFAULT, convert
+from msgspec.structs import FieldInfo, fields
+from pydantic import BaseModel, Field, create_model
+
+from app.admin.schemas.fields import Answer, Strict, field_of
+from app.resources.fields import Stored
+from app.resources.resource import Resource
+
+M = TypeVar("M", bound=BaseModel)
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Body(Protocol[V_co]):
+    """What a client sends to make an object."""
+
+    def value(self, changed_at: datetime, version: int = 1, *, tenant: str = "") -> V_co:
+        """The object."""
+
+
+@dataclass(frozen=True)
+class Schemas(Generic[V]):
+    """The models of a resource: of a new object, of a merge patch, of an object in a list, and of one object."""
+
+    body: type[BaseModel]
+    patch: type[BaseModel]
+    listed: type[Answer]
+    answer: type[Answer]
+
+
+class DeclaredBody(Strict):
+    """A body whose members are those of a declared resource."""
+
+    model: ClassVar[type[Stored]]
+
+    def value(self, changed_at: datetime, version: int = 1, *, tenant: str = "") -> Any:
+        """The object."""
+        members = {**self.model_dump(), "changed_at": changed_at, "version": version}
+        return convert(members, self.model, builtin_types=(datetime,))
+
+
+def patches(body: type[BaseModel], *, without: Sequence[str] = ("name",)) -> Callable[[type[M]], type[M]]:
+    """Adds to a merge patch the members of the body, besides those that cannot be changed and what the class has
+    itself. null restores a default, and removes a member of an object."""
+
+    def completed(patch: type[M]) -> type[M]:
+        above: Any = patch.__base__
+        sent = {name: kind for name, kind in _sent(body).items() if name not in {*without, *above.model_fields}}
+        return _with(patch, above, {name: (_or_null(kind), None) for name, kind in sent.items()})
+
+    return completed
+
+
+def shows(body: type[BaseModel], *, of_tenant: bool = True) -> Callable[[type[M]], type[M]]:
+    """Adds to an answer the members of the body in its order, without limits, which only what is sent has to keep. What
+    the class has itself replaces them, or comes behind them."""
+    own = {"tenant": str} if of_tenant else {}
+    members = {**own, **{name: _shown(kind) for name, kind in _sent(body).items()}}
+
+    return lambda answer: _with(answer, Answer, members)
+
+
+@cache
+def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
+    """The models of a declared resource. They are called by its name: `GuideBody`, `GuidePatch` and so on."""
+    kind, one = resource.model.__name__, f"A {resource.one}."
+    own = [each for each in fields(resource.model) if each.name not in _STORED]
+    body = _model(
+        f"{kind}Body", f"A new {resource.one}.", (DeclaredBody,), {each.name: _declared(each) for each in own}
+    )
+    body.model = resource.model
+    patch = patches(body)(_model(f"{kind}Patch", "A merge patch.", (Strict,), {}))
+    shown = {name: _shown(each) for name, each in _sent(body).items()}
+    last = {name: shown.pop(name) for name in resource.unlisted}
+    listed = _model(f"Listed{kind}", resource.words.get("listed"), (Answer,), {**shown, **_STORED})
+    answer = _model(f"{kind}Answer", one, (listed,), last)
+    return Schemas(body, patch, listed if last else answer, answer)
+
+
+def _model(name: str, words: str | None, bases: tuple[type[Any], ...], members: Mapping[str, Any]) -> Any:
+    return create_model(name, __doc__=words, __base__=bases, __module__=bases[0].__module__, **dict(members))
+
+
+def _with(model: type[M], above: type[BaseModel], members: Mapping[str, Any]) -> type[M]:
+    """The model with these members in this order, as far as it has not its own."""
+    made: type[M] = _model(model.__name__, model.__doc__, (model, _model(model.__name__, None, (above,), members)), {})
+    return made
+
+
+def _declared(each: FieldInfo) -> Any:
+    """The member of a body, with its default."""
+    kind = field_of(each.type)
+    if each.default_factory is not NODEFAULT:
+        return kind, Field(default_factory=each.default_factory)
+    return kind if each.default is NODEFAULT else (kind, each.default)
+
+
+def _sent(body: type[BaseModel]) -> dict[str, Any]:
+    """The types of the members, with their limits."""
+    hints = get_type_hints(body, include_extras=True)
+    limits = {name: each.metadata for name, each in body.model_fields.items()}
+    return {
+        name: Annotated[(hints[name], *marks)] if marks and get_origin(hints[name]) is not Annotated else hints[name]
+        for name, marks in limits.items()
+    }
+
+
+def _or_null(kind: Any) -> Any:
+    if kind is Any or get_origin(kind) is not dict:
+        return kind if kind is Any else kind | None
+    value = get_args(kind)[1]
+    return kind | None if value is Any else dict[get_args(kind)[0], value | None] | None  # type: ignore[misc]
+
+
+def _shown(kind: Any, *, is_part: bool = False) -> Any:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _shown(parts[0])
+    if origin is Literal:
+        return kind if is_part else str
+    if origin in (Union, UnionType):
+        return Union[tuple(_shown(each, is_part=True) for each in parts)]  # noqa: UP007 - as many as there are
+    return origin[tuple(map(_shown, parts))] if origin in (list, dict) else kind
+
+
+_STORED: dict[str, Any] = {"changed_at": datetime, "version": int}  # of every resource, and never sent

@@ -1,0 +1,72 @@
+"""What members of resources may be: types with their limits, and rules that are plain functions."""
+
+import unicodedata
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from app.domain import NAME_PATTERN, NAME_RULE
+
+NAME_LENGTH = 63
+NAME_SPELLING = f"{NAME_RULE}, beginning with a letter or digit"
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
+
+
+class Unfit(ValueError):
+    """A rule does not hold. `kind` names it for programs; `words` have places for the `values`."""
+
+    def __init__(self, kind: str, words: str, **values: object) -> None:
+        super().__init__(words.format(**values))
+        self.kind, self.words, self.values = kind, words, values
+
+
+def no_nul(text: str) -> str:
+    if "\0" in text:
+        raise Unfit("nul", "must not contain NUL characters")
+    return text
+
+
+def one_line(text: str) -> str:
+    if not text.isprintable():
+        raise Unfit("printable", "must be printable characters")
+    if text and not any(map(_is_visible, text)):
+        raise Unfit("blank", "must not be blank")
+    return text
+
+
+def bytes_at_most(most: int) -> Callable[[str], str]:
+    """Of the text in UTF-8."""
+
+    def checked(text: str) -> str:
+        if len(text.encode()) > most:
+            raise Unfit("bytes", "has at most {most} bytes", most=most)
+        return text
+
+    return checked
+
+
+def _is_visible(character: str) -> bool:
+    """A mark alone is not: it changes the character before it."""
+    return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK
+
+
+# `stored`: the length of the column, where nothing else says it; `spelling`: the pattern in words.
+Name = Annotated[
+    str,
+    Meta(
+        pattern=NAME_PATTERN,
+        description="Lower-case letters, digits, `-`.",
+        extra={"stored": NAME_LENGTH, "spelling": NAME_SPELLING},
+    ),
+]
+Title = Annotated[str, Meta(max_length=200, description="What people see instead of the name."), one_line]
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """A resource as it is stored; its members are annotated with `Meta` and rules."""
+
+    name: Name
+    changed_at: datetime
+    version: int = 1

@@ -1,0 +1,44 @@
+"""A made-up resource of the simplest kind, with everything that it needs: what it is, and the line in each list."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import pytest
+from fastapi import FastAPI
+from msgspec import Meta, field
+
+from app.admin.resource import ResourceApi
+from app.admin.schemas.declared import schemas_of
+from app.cli.files import current, exporting, gateway_file, plan, schema
+from app.cli.files.kinds import KINDS, section_of
+from app.cli.usage.nouns import Resource as Noun
+from app.node.application import build_api
+from app.resources.fields import Stored, Title, no_nul
+from app.resources.resource import Resource
+from app.storage.tables import declared, metadata
+
+
+class Note(Stored, frozen=True, kw_only=True):
+    """What somebody wants to remember."""
+
+    title: Title = ""
+    stars: Annotated[int, Meta(ge=0, le=5, description="How much it matters.")] = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    text: Annotated[str, Meta(max_length=1000), no_nul]
+
+
+NOTES = Resource(Note, "notes", one="note", about="What somebody wants to remember.", per_tenant=2, unlisted=("text",))
+COMMANDS, SECTION = Noun.of(NOTES), section_of(NOTES, {"text": "x"})
+
+
+@contextmanager
+def application(patch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
+    """The REST API with notes; the database is to have their table."""
+    app = build_api()
+    app.include_router(ResourceApi(NOTES, schemas_of(NOTES)).router, prefix="/api/v1/tenants/{tenant}")
+    for module in (current, exporting, gateway_file, plan, schema):
+        patch.setattr(module, "KINDS", (*KINDS, SECTION))
+    table = declared(NOTES)
+    yield app
+    metadata.remove(table)
