@@ -15,7 +15,37 @@ PROBLEMS = ("tests/http/test_problems.py",)
 PAGING = ("tests/admin/test_paging.py",)
 EXPORTING = "app/cli/files/exporting.py"
 
+DECLARED = ("tests/admin/test_resource.py",)
+
 FAULTS_OF_ADMINISTRATION = (
+    Fault(
+        "a patch that changes nothing makes a version",
+        "app/admin/resource.py",
+        "if changed != found:",
+        "if True:",
+        ("tests/admin/resources/tools/test_guides.py",),
+    ),
+    Fault(
+        "a tenant has one more of a declared resource than it may",
+        "app/storage/declared.py",
+        "resource.name, resource.per_tenant, words",
+        "resource.name, resource.per_tenant + 1, words",
+        DECLARED,
+    ),
+    Fault(
+        "a patch of a declared resource removes nothing from an object",
+        "app/admin/schemas/declared.py",
+        "dict[get_args(kind)[0], value | None] | None",
+        "kind | None",
+        DECLARED,
+    ),
+    Fault(
+        "a change of a declared resource asks for no state",
+        "app/storage/rows.py",
+        "unchanged = and_(self.row(*key), self._table.c.version == version)",
+        "unchanged = self.row(*key)",
+        ("tests/storage/test_declared.py",),
+    ),
     Fault(
         "an export leaves out what a value of any form shares with its default",
         EXPORTING,

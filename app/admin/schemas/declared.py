@@ -86,10 +86,11 @@ def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
     """The models of a declared resource. They are called by its name: `GuideBody`, `GuidePatch` and so on."""
     kind, one = resource.model.__name__, f"A {resource.one}."
     own = [each for each in fields(resource.model) if each.name not in _STORED]
-    body = _model(
-        f"{kind}Body", f"A new {resource.one}.", (DeclaredBody,), {each.name: _declared(each) for each in own}
-    )
-    body.model = resource.model
+
+    class Own(DeclaredBody):
+        model = resource.model
+
+    body = _model(f"{kind}Body", f"A new {resource.one}.", (Own,), {each.name: _declared(each) for each in own})
     patch = patches(body)(_model(f"{kind}Patch", "A merge patch.", (Strict,), {}))
     shown = {name: _shown(each) for name, each in _sent(body).items()}
     last = {name: shown.pop(name) for name in resource.unlisted}
