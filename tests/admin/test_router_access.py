@@ -11,6 +11,7 @@ from app.auth.policy import has_scope
 from app.domain import Issuer, Principal, Scope
 from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
+from app.resources.guides import GUIDES
 from app.storage import Database
 from app.storage.access.issuers import IssuerRepository
 from tests.admin.rig import Rig, shared_api
@@ -109,7 +110,7 @@ async def test_an_object_of_another_tenant_is_not_found_under_ones_own_byte_for_
     if await _has_echo(untouched):
         await untouched.admin.backends.delete("zenith", "echo")
         await untouched.admin.toolsets.delete("zenith", "all")
-        await untouched.admin.guides.delete("zenith", "style")
+        await untouched.admin.stored.of(GUIDES).delete("zenith", "style")
     for key in (untouched.root, await untouched.key("zenith", "tenant:admin")):
         other = await untouched.ask(method, address(path, "zenith", **theirs), {}, key=key)
         unknown = await untouched.ask(method, address(path, "zenith"), {}, key=key)
