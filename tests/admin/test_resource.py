@@ -20,6 +20,8 @@ from app.cli.files.gateway_file import read_files
 from app.cli.files.plan import make_plan
 from app.cli.files.schema import schema
 from app.cli.rest import Rest
+from app.domain import NAME_PATTERN
+from app.resources.fields import NAME_SPELLING
 from app.storage.audit_act import Change
 from app.storage.tables import metadata
 from tests.admin import notes
@@ -91,6 +93,13 @@ async def test_its_routes_are_those_of_every_resource(rig):
 )
 async def test_what_its_members_may_not_be_is_refused(rig, body):
     assert (await rig.ask("POST", PATH, {"name": "one", **body})).status_code == 422
+
+
+async def test_how_its_name_is_spelled_is_said_in_words(rig):
+    answer = await rig.ask("POST", PATH, {"name": "One", "text": "x"})
+    assert answer.status_code == 422
+    assert f"must be {NAME_SPELLING}" in answer.text
+    assert NAME_PATTERN not in answer.text
 
 
 async def test_it_has_the_permissions_of_every_resource_and_its_own_limit(rig):
