@@ -114,7 +114,6 @@ LONG = (
     "processes/forking/test_forking.py::test_a_real_server_does_the_same_when_it_is_forked",
     "processes/forking/test_forking.py::test_imports_that_never_end_keep_no_other_tenant_from_its_template",
     "spawner/test_cgroups.py::test_a_thousand_short_processes_leave_no_group_and_no_descriptor",
-    "spawner/test_clean_up.py::test_twenty_dead_spawners_leave_no_process_and_take_nobody_elses",
 )
 
 # Tests of those files.

@@ -15,6 +15,7 @@ from app.resources.guides import GUIDES
 from app.storage import Database
 from app.storage.access.issuers import IssuerRepository
 from tests.admin.rig import Rig, shared_api
+from tests.sweeps import over
 
 DOCUMENT = shared_api().openapi()
 ROUTES = [(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods]
@@ -78,7 +79,7 @@ def test_each_kind_of_object_in_a_path_is_known_here():
     assert {name for _, path in ROUTES for name in re.findall(r"{(\w+)}", path)} == {"tenant", *UNKNOWN}
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@over(("method", "path"), ROUTES)
 async def test_without_a_credential_every_route_answers_401_before_it_reads_the_body(untouched, method, path):
     for tenant in ("acme", "unknown"):
         for content in (None, b"{", b"[" * 10_000):
@@ -91,7 +92,7 @@ async def test_without_a_credential_every_route_answers_401_before_it_reads_the_
     assert wrong.headers["WWW-Authenticate"] == 'Bearer error="invalid_token"'
 
 
-@pytest.mark.parametrize(("method", "path"), OF_A_TENANT)
+@over(("method", "path"), OF_A_TENANT)
 async def test_another_tenant_is_answered_like_an_unknown_one_byte_for_byte(untouched, method, path):
     theirs = await one_of_each(untouched, "acme")
     mine = await untouched.key("zenith", "tenant:admin", "metrics:read")
@@ -104,7 +105,7 @@ async def test_another_tenant_is_answered_like_an_unknown_one_byte_for_byte(unto
     assert untouched.effects.heard == []
 
 
-@pytest.mark.parametrize(("method", "path"), OF_AN_OBJECT)
+@over(("method", "path"), OF_AN_OBJECT)
 async def test_an_object_of_another_tenant_is_not_found_under_ones_own_byte_for_byte(untouched, method, path):
     theirs = await one_of_each(untouched, "acme")
     if await _has_echo(untouched):
@@ -125,7 +126,7 @@ async def _has_echo(rig: Rig) -> bool:
     return bool(await rig.admin.backends.list("zenith", limit=1))
 
 
-@pytest.mark.parametrize(("method", "path"), OF_DEFAULT)
+@over(("method", "path"), OF_DEFAULT)
 async def test_a_path_without_tenant_speaks_of_the_default_one(untouched, method, path):
     mine = await untouched.key("zenith", "tenant:admin")
     other = await untouched.ask(method, address(path, ""), {}, key=mine)
@@ -133,7 +134,7 @@ async def test_a_path_without_tenant_speaks_of_the_default_one(untouched, method
     assert (other.status_code, other.content) == (404, unknown.content)
 
 
-@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[1] not in OF_THE_CALLER])
+@over(("method", "path"), [route for route in ROUTES if route[1] not in OF_THE_CALLER])
 async def test_in_ones_own_tenant_too_small_a_scope_is_403_and_says_which_is_needed(untouched, method, path):
     tenant = tenant_of(path)
     answer = await untouched.ask(method, address(path, tenant), {}, key=await untouched.key(tenant, "mcp:connect"))
@@ -150,14 +151,14 @@ async def test_in_ones_own_tenant_too_small_a_scope_is_403_and_says_which_is_nee
         assert refused is not has_scope(held, tenant, needed), scope
 
 
-@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
+@over(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
 async def test_reading_is_not_writing(untouched, method, path):
     tenant = tenant_of(path)
     reader = await untouched.key(tenant, "tenant:read", "audit:read", "metrics:read")
     assert (await untouched.ask(method, address(path, tenant), {}, key=reader)).status_code == 403
 
 
-@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
+@over(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
 async def test_a_database_that_is_away_is_503_and_nothing_happens(untouched, method, path, monkeypatch):
     key = await untouched.key(tenant_of(path), "mcp:connect")
     for credential in (untouched.root, key):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -204,11 +205,12 @@ async def test_who_waits_is_refused_when_the_next_start_gets_later_than_he_may_w
     trial.release("backend_exited")
 
 
-async def test_who_has_waited_for_a_trial_in_vain_is_told_what_it_is_about(make_pool, clock):
-    pool, spec = await make_pool(clock=clock, deadline_s=0.1), spec_of("crash_in_handshake")
+async def test_who_has_waited_for_a_trial_in_vain_is_told_what_it_is_about(make_pool, clock, monkeypatch):
+    pool, spec = await make_pool(clock=clock), spec_of("crash_in_handshake")
     await crash(pool, spec)
     clock.ahead += 1
     trial = await pool.lease(spec, NO_LIMITS)
+    monkeypatch.setattr(pool._limits, "options", replace(pool._limits.options, deadline_s=0.1))
     with pytest.raises(BackendUnavailable, match="it is being tried again"):
         await pool.lease(spec, NO_LIMITS)
     trial.release("done")

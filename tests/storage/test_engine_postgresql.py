@@ -148,7 +148,7 @@ async def test_a_server_that_is_not_there_is_unavailable_at_once():
     async with stopwatch_of([psutil.Process()]) as watch:
         with anyio.fail_after(30), pytest.raises(StorageUnavailable):
             await database.ping()
-        assert watch.seconds < 2
+        assert watch.seconds < 4  # to wait for one that is there takes five
     await database.aclose()
 
 
