@@ -31,10 +31,10 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from app.egress.egress import Egress, EgressOptions
-from app.metrics import Metrics
-from app.spawner.client import Command, End, SpawnerClient
-from app.spawner.wire import Confinement
+from app.jail.egress.egress import Egress, EgressOptions
+from app.jail.spawner.client import Command, End, SpawnerClient
+from app.jail.spawner.wire import Confinement
+from app.telemetry.metrics import Metrics
 
 CHUNK = bytes(1 << 20)
 SO_MAX_PACING_RATE = 47  # bytes per second; the module `socket` does not know it

@@ -27,20 +27,20 @@ from typing import Literal, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.domain import BackendSpec, Timeouts
-from app.egress.egress import Egress
-from app.metrics import Metrics
-from app.processes.forking.dialogue import transcript
+from app.jail.egress.egress import Egress
+from app.jail.sandbox.cgroup_roots import CgroupRoots, open_roots
+from app.jail.sandbox.composer import Composer, Confined, Place, group_name
+from app.jail.sandbox.machine import examine
+from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.tiers import Profile, Tier
+from app.jail.sandbox.uids import OF_PROBES
+from app.jail.spawner import tree
+from app.jail.spawner.cgroups import Group
+from app.processes.forking._dialogue import transcript
 from app.processes.homes import Homes
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions
-from app.sandbox.cgroup_roots import CgroupRoots, open_roots
-from app.sandbox.composer import Composer, Confined, Place, group_name
-from app.sandbox.machine import examine
-from app.sandbox.needs import NeedsFinder
-from app.sandbox.tiers import Profile, Tier
-from app.sandbox.uids import OF_PROBES
-from app.spawner import tree
-from app.spawner.cgroups import Group
+from app.telemetry.metrics import Metrics
 
 
 class InTier(NamedTuple):

@@ -29,15 +29,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.redis_serv
 from app.auth.sealing import Sealer
 from app.cluster import cluster_use
 from app.cluster.cluster_use import ClusterUse
+from app.cluster.redis.connection import RedisConnection
+from app.cluster.routing.heartbeat import LOT
+from app.cluster.routing.journal_stores import RedisJournalStore
+from app.cluster.routing.records import principal_count_name
+from app.cluster.routing.redis_store import RedisStore
 from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import TenantBudgets
-from app.metrics import Metrics
-from app.redis.connection import RedisConnection
-from app.routing.heartbeat import LOT
-from app.routing.journal_store import JournalWrite, RedisJournalStore
-from app.routing.records import principal_count_name
-from app.routing.redis_store import RedisStore
-from app.routing.routes import NodeRecord, Quota, Route, session_key
+from app.sessions.routes import NodeRecord, Quota, Route, session_key
+from app.sessions.streams.journal_store import JournalWrite
+from app.telemetry.metrics import Metrics
 from tests.redis_servers import RedisServer
 
 ROUTES = 5_000

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from app.pins import Kind, Reason, ToolNames, classify, fingerprint
+from app.protocol.approval import Kind, Reason, ToolNames, classify, fingerprint
 
 LIST = Path(__file__).with_suffix(".json")
 AT_ONCE = 2

@@ -23,14 +23,14 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.domain import BackendSpec, Network, Sandbox
-from app.egress.egress import Egress
-from app.metrics import Metrics
-from app.sandbox.cgroup_roots import open_roots
-from app.sandbox.composer import Composer, Confined, Place
-from app.sandbox.machine import examine
-from app.sandbox.needs import NeedsFinder
-from app.sandbox.tiers import Profile, Tier
-from app.spawner.client import End, SpawnerClient
+from app.jail.egress.egress import Egress
+from app.jail.sandbox.cgroup_roots import open_roots
+from app.jail.sandbox.composer import Composer, Confined, Place
+from app.jail.sandbox.machine import examine
+from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.tiers import Profile, Tier
+from app.jail.spawner.client import End, SpawnerClient
+from app.telemetry.metrics import Metrics
 
 TENANT_UID = 64_001
 ANSWER_BYTES = 1 << 20

@@ -26,11 +26,11 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from app.search.documents import Definition, Document, Source
-from app.search.index import ToolIndex
-from app.search.learned import MAX_QUERIES, Learned
-from app.search.reading import Reading
-from app.search.words import STOP_WORDS, split_name, words_of
+from app.protocol.search._words import STOP_WORDS, split_name, words_of
+from app.protocol.search.documents import Definition, Document, Source
+from app.protocol.search.index import ToolIndex
+from app.protocol.search.learned import MAX_QUERIES, Learned
+from app.protocol.search.reading import Reading
 
 QUERIES = Path(__file__).with_name("catalogue_queries.json")
 AT = (1, 3, 5, 10)

@@ -24,18 +24,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from app.cluster.cluster_use import EVERY_S, READ_A_ROUND
-from app.config.settings import Settings
+from app.cluster.peers.client import PROBE_S
+from app.cluster.redis._waiting_commands import DEADLINE_S
+from app.cluster.routing._node_list import beats_between
+from app.cluster.routing._session_counts import TURN_BEATS
+from app.cluster.routing.heartbeat import LOT
+from app.cluster.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
 from app.errors import NodeUnavailable
-from app.peers.client import PROBE_S
-from app.redis.waiting_commands import DEADLINE_S
-from app.routing.heartbeat import LOT
-from app.routing.node_list import beats_between
-from app.routing.redis_store import ROUTE_TTL_MS, SETTLING_MS
-from app.routing.routes import BEAT_S, LEASE_S
-from app.routing.session_counts import TURN_BEATS
-from app.sessions.draining import TICK_S, streams_per_tick
+from app.http.remote.remote_sessions import AGAIN_S, MAX_WAITING, PATIENCE_S
+from app.sessions._draining import TICK_S, streams_per_tick
 from app.sessions.endings import DRAIN_RETRY_MS
-from app.transports.remote.remote_sessions import AGAIN_S, MAX_WAITING, PATIENCE_S
+from app.sessions.routes import BEAT_S, LEASE_S
+from app.settings.settings import Settings
 
 SIZES = (10_000, 100_000, 1_000_000)
 COSTS = Path(__file__).with_name("cluster_costs.json")

@@ -6,8 +6,8 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Connection, create_engine
 
-from app.config.settings import Settings
-from app.storage.tables import metadata
+from app.settings.settings import Settings
+from app.storage._tables import metadata
 
 
 def run(connection: Connection, **more: Any) -> None:

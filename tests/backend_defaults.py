@@ -31,8 +31,8 @@ LEAST_PARK_S = 1.0  # app.admin.schemas.backends
 # Run by gateways of `park_s=0`. A real session is not woken twice within SPACING_S, which is less than it must be idle.
 RESTING = """
 import functools, time
-from app.links import respawning
-from app.sessions.idle.parking import Parking
+from app.backends.connections import respawning
+from app.sessions.parking import Parking
 from app.sessions.session import Session
 
 respawning.SPACING_S = 0.0

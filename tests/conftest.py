@@ -35,21 +35,8 @@ OPTIONAL = {
     "newcomer": "a clone that installs everything anew: pass --newcomer, with --e2e",
 }
 REAL = ("integration", "differential", "conformance", "chaos", "packaging", "documents/test_wire.py", "e2e")
-QUICK = (
-    "auth",
-    "cluster",
-    "edge",
-    "http",
-    "limits",
-    "links",
-    "mutations",
-    "protocol",
-    "sessionless",
-    "sessions",
-    "streams",
-    "this_node",
-    "transports",
-)
+QUICK = ("auth", "backends/connections", "cluster", "http", "limits", "mutations", "protocol", "sessions")
+NOT_QUICK = ("cluster/peers", "cluster/redis", "cluster/routing")  # of these
 SERVERS = {"redis_url", "redis_server", "postgres_url", "gateway", "start_gateway"}  # fixtures that start one
 
 
@@ -104,7 +91,7 @@ def _missing_for(item: pytest.Item) -> str | None:
 def _is_quick(item: pytest.Item) -> bool:
     """Whether it belongs to `--quick`; there, a test that opens a socket all the same fails."""
     is_real = item.get_closest_marker("real") is not None or SERVERS.intersection(getattr(item, "fixturenames", ()))
-    return _is_in(item, QUICK) and not is_real
+    return _is_in(item, QUICK) and not _is_in(item, NOT_QUICK) and not is_real
 
 
 def _allow_no_socket(event: str, arguments: tuple[Any, ...]) -> None:

@@ -1,5 +1,5 @@
-"""The house is in order: packages say what they are for, files have a size, a document names what there is, and tests
-stand where their module does."""
+"""The house is in order: packages say what they are for, functions are short, a document names what there is, private
+modules stay in their folder, and tests stand where their module does."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from tests.long import ALWAYS, LONG
 ROOT = Path(__file__).resolve().parent.parent
 APP, TESTS = ROOT / "app", ROOT / "tests"
 ARCHITECTURE = ROOT / "docs/architecture.md"
-MAX_MODULES, MAX_LINES, MAX_FUNCTION = 14, 400, 60
+MAX_FUNCTION = 60
 
 PACKAGES = sorted(path.parent for path in APP.rglob("__init__.py"))
 MODULES = sorted(APP.rglob("*.py"))
@@ -24,15 +24,8 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=name_of)
-def test_a_package_says_what_lives_there_and_is_not_crowded(package: Path) -> None:
+def test_a_package_says_what_lives_there(package: Path) -> None:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
-    modules = [each for each in package.glob("*.py") if each.name != "__init__.py"]
-    assert len(modules) <= MAX_MODULES
-
-
-def test_files_can_be_read_in_one_go() -> None:
-    long = {name_of(each) for each in MODULES if len(each.read_text().splitlines()) > MAX_LINES}
-    assert not long
 
 
 def functions_over(limit: int) -> list[str]:
@@ -45,7 +38,7 @@ def functions_over(limit: int) -> list[str]:
     ]
 
 
-def test_so_can_functions() -> None:
+def test_functions_are_short() -> None:
     assert functions_over(MAX_FUNCTION) == []
 
 
@@ -87,6 +80,7 @@ OF_THE_WHOLE = {
 OF_SEVERAL = {
     "admin/resources/test_live.py": "sessions, processes, nodes and checks: whatever nodes show of themselves",
     "test_calm.py": "of the tests",
+    "cluster/routing/test_routes.py": "both stores of routes",
     "test_house.py": "of all modules",
     "test_started.py": "of the tests",
     "test_version.py": "of app/__init__.py",
@@ -101,9 +95,10 @@ def files_with_tests() -> list[Path]:
 def names_a_module(test: Path) -> bool:
     """Whether for `X/test_Y.py` or `X/test_Y_suffix.py` there is a module or package Y in app/X; Y may be X itself."""
     package = APP / test.parent
-    names = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()} | {package.name}
+    modules = {path.stem.removeprefix("_") for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
+    names = modules | {package.name}
     subject = test.stem.removeprefix("test_")
-    return any(subject == name or subject.startswith(f"{name}_") for name in names - {"__init__", "__pycache__"})
+    return any(subject == name or subject.startswith(f"{name}_") for name in names - {"_init__", "_pycache__"})
 
 
 def test_every_folder_of_tests_is_a_package_or_of_the_whole() -> None:
@@ -128,33 +123,46 @@ def _is_there(place: str, function: str) -> bool:
     return path.exists() and (not function or f"def {function}(" in path.read_text())
 
 
-# --- doors
+# --- private modules
 
 
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported_by_others() -> set[str]:
-    """Modules that something outside of their package imports: what stands in its door."""
-    names = {module_name(path) for path in MODULES}
+def imports_of(path: Path) -> set[str]:
+    """The modules of app/ that this one imports."""
+    names = {module_name(each) for each in MODULES}
     found = set()
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom) or node.module is None:
-                continue
-            parts = {f"{node.module}.{each.name}" for each in node.names} & names or {node.module}
-            found |= {part for part in parts if not module_name(path).startswith(part.rpartition(".")[0] + ".")}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {f"{node.module}.{each.name}" for each in node.names} & names or {node.module}
     return found
 
 
-def test_what_only_a_package_uses_is_inside_of_it() -> None:
-    """A module is in the door of its package when others import it, or the contracts protect it."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    declared = {
-        module for each in contracts if each["name"].startswith("Inside ") for module in each["protected_modules"]
+def test_a_module_with_an_underscore_is_imported_from_its_own_folder_only() -> None:
+    others = [
+        f"{name_of(path)} imports {each}"
+        for path in MODULES
+        for each in imports_of(path)
+        if each.rpartition(".")[2].startswith("_") and not module_name(path).startswith(each.rpartition(".")[0])
+    ]
+    assert others == []
+
+
+# Nobody imports these rooms but what starts them: in there an underscore would say nothing.
+AT_THE_TOP = ("cli", "node", "console")
+
+
+def test_what_only_its_own_folder_imports_has_an_underscore() -> None:
+    imported_by: dict[str, set[str]] = {}
+    for path in MODULES:
+        for each in imports_of(path):
+            imported_by.setdefault(each, set()).add(module_name(path))
+    private = {
+        each
+        for each, users in imported_by.items()
+        if len(parts := each.split(".")) > 2 and parts[1] not in AT_THE_TOP and not (APP / Path(*parts[1:])).is_dir()
+        if all(user.startswith(each.rpartition(".")[0]) for user in users)
     }
-    packages = {module_name(path / "__init__.py") for path in PACKAGES} - {"app"}
-    modules = {module_name(path) for path in MODULES if path.name not in ("__init__.py", "__main__.py")}
-    of_packages = {each for each in modules if each.rpartition(".")[0] in packages}
-    assert of_packages - imported_by_others() == declared
+    assert [each for each in sorted(private) if not each.rpartition(".")[2].startswith("_")] == []

@@ -14,36 +14,16 @@ from app.auth import Authenticator, KeyMaker
 from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
+from app.backends.catalog.entries import Decision, Entry
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
-from app.calls.query import CallGroup
-from app.catalog.entries import Decision, Entry
-from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
-from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
-from app.http.dependencies import CurrentPrincipal, authenticate_again
-from app.http.request_ids import named
-from app.limits.loop_shares import LoopShares
-from app.limits.rate_limiter import RateLimiter
-from app.protocol.toolset.listing import ToolsetListing
-from app.protocol.toolset.offer import Offer
-from app.sandbox.report import SandboxView
-from app.search.index import Hit
-from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
-from app.storage.access.issuers import IssuerRepository
-from app.storage.access.switches import SwitchRepository
-from app.storage.audit import AuditLog
-from app.storage.audit_act import Act, Change
-from app.storage.declared import StoredResources
-from app.storage.due import DueRepository
-from app.storage.tools.approvals import Approvals, Judgement
-from app.storage.tools.toolsets import ToolsetRepository
-from app.this_node.activity import Shown
-from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen
-from app.this_node.limits_use import LimitsUse
-from app.this_node.listing import CallWindow, Gathered, Listing, Window
-from app.this_node.problems.problem import Problem
-from app.this_node.process_restart import Restarted
-from app.this_node.views import (
+from app.cluster.node_status.activity import Shown
+from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen
+from app.cluster.node_status.limits_use import LimitsUse
+from app.cluster.node_status.listing import CallWindow, Gathered, Listing, Window
+from app.cluster.node_status.problems.problem import Problem
+from app.cluster.node_status.process_restart import Restarted
+from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
     CallView,
@@ -53,6 +33,26 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
+from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
+from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
+from app.http.dependencies import CurrentPrincipal, authenticate_again
+from app.http.request_ids import named
+from app.jail.sandbox.report import SandboxView
+from app.limits.loop_shares import LoopShares
+from app.limits.rate_limiter import RateLimiter
+from app.protocol.search.index import Hit
+from app.protocol.toolset.listing import ToolsetListing
+from app.protocol.toolset.offer import Offer
+from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+from app.storage.access.issuers import IssuerRepository
+from app.storage.access.switches import SwitchRepository
+from app.storage.audit import AuditLog
+from app.storage.audit_act import Act, Change
+from app.storage.declared import StoredResources
+from app.storage.due import DueRepository
+from app.storage.tools.approvals import Approvals, Judgement
+from app.storage.tools.toolsets import ToolsetRepository
+from app.telemetry.call_history.query import CallGroup
 
 T = TypeVar("T")
 

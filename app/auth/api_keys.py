@@ -16,7 +16,7 @@ from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Protocol
 from zlib import crc32
 
-from app.auth.refusal import CredentialRefused, Finding
+from app.auth._refusal import CredentialRefused, Finding
 from app.domain import KEY_ISSUER, ApiKey, Principal
 
 PREFIX = "tlk_"

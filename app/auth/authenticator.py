@@ -17,14 +17,14 @@ import anyio
 from prometheus_client import Counter
 
 from app.auth import tokens
+from app.auth._refusal import CredentialRefused
 from app.auth.api_keys import PREFIX, ApiKeys
 from app.auth.credential_expiry import SWEEP_S, CredentialExpiry
 from app.auth.credential_uses import CredentialUses
-from app.auth.refusal import CredentialRefused
 from app.auth.tokens import Target, Tokens
+from app.concurrency.single_flight import SingleFlight
 from app.domain import KEY_ISSUER, Principal
 from app.errors import Disabled, StorageUnavailable, Unauthenticated
-from app.single_flight import SingleFlight
 
 REMEMBER_S = 30.0  # a revocation without a notice takes effect after this time at the latest
 REMEMBER_REFUSED_S = 5.0

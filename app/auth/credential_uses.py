@@ -15,7 +15,7 @@ import anyio
 from prometheus_client import Counter
 
 from app.domain import Principal
-from app.logs import Thinned
+from app.telemetry.logs import Thinned
 
 MAX_PRINCIPALS = 10_000
 MAX_ADDRESSES = 16  # of one principal

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 import anyio
 import httpx2
 
-from app.public_addresses import Address, Network, is_public, split_authority
+from app.text.public_addresses import Address, Network, is_public, split_authority
 
 DEADLINE_S = 5.0  # for all of it: name, connection, document
 CONNECT_S = 2.0  # leaves time for a second address

@@ -6,7 +6,7 @@ import secrets
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from app.memo import memo
+from app.text.memo import memo
 
 _VERSION = b"\x02"  # first byte of a sealed secret; another format gets another one
 _NONCE_BYTES = 12

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from app.auth.refusal import Finding
-from app.auth.token_form import MAX_NAMES, MAX_SCOPES, Sent, claim, named_in, scopes_in, shown
+from app.auth._refusal import Finding
+from app.auth._token_form import MAX_NAMES, MAX_SCOPES, Sent, claim, named_in, scopes_in, shown
 from app.domain import Issuer, ServedTenants, is_own_mark
 
 MAX_KID = 128

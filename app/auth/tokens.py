@@ -10,13 +10,13 @@ from typing import Protocol
 
 import jwt
 
-from app.auth import token_form
+from app.auth import _token_form as token_form
 from app.auth import token_rules as rules
+from app.auth._refusal import CredentialRefused, Finding
+from app.auth._token_form import MAX_TOKEN_BYTES, REASONS, Sent, claim, named_in, scopes_in, shown
 from app.auth.jwks import KeyNotFound, KeySets, KeySource, PublicKey
 from app.auth.policy import CONNECT_ONE, has_scope, is_scope
-from app.auth.refusal import CredentialRefused, Finding
 from app.auth.sealing import SealBroken, Sealer
-from app.auth.token_form import MAX_TOKEN_BYTES, REASONS, Sent, claim, named_in, scopes_in, shown
 from app.auth.token_rules import LEEWAY_S, Case, Target
 from app.domain import Issuer, Principal, Scope, is_name, is_own_mark
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.backends import plan
-from app.backends.backend_stock import BackendStock
-from app.backends.lease import Held
+from app.backends import _plan as plan
+from app.backends._backend_stock import BackendStock
+from app.backends._lease import Held
 from app.processes.process import BackendProcess
 
 

@@ -17,23 +17,23 @@ from typing import Self
 
 import anyio
 
-from app.backends import plan
-from app.backends.backend_stock import BackendStock
-from app.backends.breaker import Breaker
-from app.backends.demand.sizing import WarmSizing
-from app.backends.early_deaths import EarlyDeaths
+from app.backends import _plan as plan
+from app.backends._backend_stock import BackendStock
+from app.backends._breaker import Breaker
+from app.backends._early_deaths import EarlyDeaths
+from app.backends._lease import Lease
+from app.backends._plan_timer import PlanTimer
+from app.backends._pool_limits import Budgets, PoolLimits, PoolOptions
+from app.backends._waiting_callers import Waiter, WaitingCallers
+from app.backends._warm_pool import Prepare, WarmPool
+from app.backends._warm_sizing import WarmSizing
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot, Inventory
-from app.backends.lease import Lease
-from app.backends.plan_timer import PlanTimer
-from app.backends.pool_limits import Budgets, PoolLimits, PoolOptions
-from app.backends.waiting_callers import Waiter, WaitingCallers
-from app.backends.warm_pool import Prepare, WarmPool
 from app.domain import BackendSpec, Limits
 from app.errors import BackendNotFound, ShuttingDown
-from app.metrics import Metrics
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
+from app.telemetry.metrics import Metrics
 
 __all__ = ["Lease", "PoolOptions", "ProcessPool"]
 

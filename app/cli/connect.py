@@ -12,9 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from app.cli.rest import MOST_BACKENDS, MOST_SHOWN, NoTenant, Refused, Rest, is_remote, open_rest, segment
-from app.cli.usage.later import Later
-from app.client_config import (
+from app.admin.client_config import (
     CLIENTS,
     DEFAULT_KEY_ENV,
     PASTE_HERE,
@@ -25,8 +23,10 @@ from app.client_config import (
     instructions,
     put,
 )
-from app.config.environment import PREFIX
+from app.cli.rest import MOST_BACKENDS, MOST_SHOWN, NoTenant, Refused, Rest, is_remote, open_rest, segment
+from app.cli.usage.later import Later
 from app.errors import GatewayError, InvalidRequest
+from app.settings.environment import PREFIX
 
 _FOR_ALL = 0o644  # for a file in a project, which others read too
 

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from app.admin.client_config import local_url
 from app.cli.rest import MOST_BACKENDS, MOST_SHOWN, NoTenant
-from app.client_config import local_url
-from app.config.data_directory import is_in_working_directory
-from app.config.environment import PREFIX
-from app.config.settings import Settings
 from app.domain import DEFAULT_TENANT
 from app.errors import GatewayError, NotFound
+from app.settings.data_directory import is_in_working_directory
+from app.settings.environment import PREFIX
+from app.settings.settings import Settings
 from app.storage import BackendRepository, Database, TenantRepository
 from app.storage.audit_act import Act, Change
 from app.storage.engine import place_of

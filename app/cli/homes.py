@@ -8,8 +8,8 @@ from typing import Any
 
 from app.cli.database import database_here
 from app.errors import Conflict, GatewayError, NotFound
+from app.jail.sandbox.uids import table_of
 from app.processes import homes
-from app.sandbox.uids import table_of
 from app.storage import TenantRepository
 
 _WHICH = "Run it with the settings of the gateway (DATA_DIR, DATABASE_URL, HOMES_DIR), and as its user."

@@ -4,15 +4,15 @@ import argparse
 from collections.abc import Mapping
 
 from app.admin.audit_changes import changes_of_backend
+from app.admin.importing import is_done, parse, report, report_json, settle
 from app.admin.schemas.backends import BackendBody
 from app.admin.schemas.imports import body_of, validated
 from app.cli.database import act_of_user, backend_names, database_here, find_database
 from app.cli.files.text import read_text
 from app.cli.rest import MOST_BACKENDS, Refused, is_remote, open_rest, segment
 from app.errors import GatewayError
-from app.importing import is_done, parse, report, report_json, settle
 from app.storage import BackendRepository, Database
-from app.terminal.progress import Progress
+from app.text.terminal.progress import Progress
 
 MAX_IMPORT_BYTES = 2**24  # Claude Code keeps what was said in the same file
 

@@ -21,7 +21,7 @@ from app.errors import InvalidRequest
 from app.storage import ApiKeyRepository, Database, TenantRepository
 from app.storage.access.api_keys import MAX_KEYS_PER_TENANT
 from app.storage.secret_key import SecretKeyCheck
-from app.terminal.stdout import show_once
+from app.text.terminal.stdout import show_once
 
 
 def create_key(options: argparse.Namespace) -> int:

@@ -3,13 +3,13 @@
 import argparse
 import os
 
-from app import doctor
+from app.cli import doctor
 from app.cli.database import database_here, say_which, settings_only_read
-from app.config.settings import Settings
 from app.errors import SettingsError
 from app.node.fleet import serve_nodes
+from app.settings.settings import Settings
 from app.storage.migrate import upgrade
-from app.terminal.progress import Progress
+from app.text.terminal.progress import Progress
 
 
 def run_nodes(options: argparse.Namespace) -> int:

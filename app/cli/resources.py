@@ -17,9 +17,9 @@ from app.cli.rest import open_rest, segment
 from app.cli.tables import one_line, record, table
 from app.cli.usage.nouns import ALL, BACKENDS, Resource
 from app.errors import GatewayError, InvalidRequest
-from app.terminal.progress import Progress
-from app.terminal.stdout import show_once
-from app.terminal.text import printable
+from app.text.terminal.progress import Progress
+from app.text.terminal.stdout import show_once
+from app.text.terminal.text import printable
 
 # --- the verbs
 

@@ -14,13 +14,13 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 
+from app.admin.client_config import endpoint
 from app.cli.files.text import read_text
 from app.cli.tables import one_line
-from app.client_config import endpoint
-from app.config.environment import PREFIX
-from app.config.hosts import is_loopback
 from app.errors import GatewayError, InvalidRequest
-from app.terminal.text import printable
+from app.settings.environment import PREFIX
+from app.settings.hosts import is_loopback
+from app.text.terminal.text import printable
 
 TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minute at most
 ATTEMPTS = 3

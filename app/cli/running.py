@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from app.cli.parser import WRONG_USAGE, parse
 from app.errors import GatewayError, InvalidRequest, SettingsError
-from app.terminal.stdout import Stdout, give_up, opened_streams
+from app.text.terminal.stdout import Stdout, give_up, opened_streams
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from app.terminal.text import columns_of, cut, printable
+from app.text.terminal.text import columns_of, cut, printable
 
 GAP = "  "
 WIDEST = 40  # of a column other than the first, if the terminal is not wide enough for all

@@ -8,7 +8,7 @@ from typing import Any
 from app.cli.resources import ask, body_of, print_json, print_table
 from app.cli.rest import open_rest, segment
 from app.errors import GatewayError
-from app.terminal.text import printable
+from app.text.terminal.text import printable
 
 _RED, _GREEN, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _SIGNS = {"same": ("  ", ""), "removed": ("- ", _RED), "added": ("+ ", _GREEN)}

@@ -10,22 +10,11 @@ from urllib.parse import urlencode
 import anyio
 import msgspec
 
-from app.at_once import at_once
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
-from app.calls.kept import CallArchive
-from app.calls.query import CallGroup
-from app.calls.query import added as added_groups
-from app.domain import BackendSpec, Limits, Principal
-from app.errors import AGAIN, GatewayError, NodeUnavailable, nodes_unavailable
-from app.logs import current
-from app.peers.client import PeerClient, PeerRequest
-from app.peers.credentials import Word
-from app.routing.routes import NodeRecord
-from app.sandbox.report import SandboxView
-from app.this_node.activity import STEPS, NodeActivity, Shown, together
-from app.this_node.inspecting import Inspecting
-from app.this_node.inspection_views import (
+from app.cluster.node_status.activity import STEPS, NodeActivity, Shown, together
+from app.cluster.node_status.inspecting import Inspecting
+from app.cluster.node_status.inspection_views import (
     InspectionAsked,
     InspectionView,
     Opened,
@@ -33,14 +22,14 @@ from app.this_node.inspection_views import (
     seen_together,
     views_together,
 )
-from app.this_node.limits_use import LimitsUse, added
-from app.this_node.listing import CallWindow, Gathered, Listing, Ranked, Window, merged, place_of_event
-from app.this_node.overview import NodeOverview
-from app.this_node.problems.nodes import Lost, of_others
-from app.this_node.problems.problem import Problem
-from app.this_node.problems.problem import merged as merged_problems
-from app.this_node.process_restart import Restarted
-from app.this_node.views import (
+from app.cluster.node_status.limits_use import LimitsUse, added
+from app.cluster.node_status.listing import CallWindow, Gathered, Listing, Ranked, Window, merged, place_of_event
+from app.cluster.node_status.overview import NodeOverview
+from app.cluster.node_status.problems.nodes import Lost, of_others
+from app.cluster.node_status.problems.problem import Problem
+from app.cluster.node_status.problems.problem import merged as merged_problems
+from app.cluster.node_status.process_restart import Restarted
+from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
     CallView,
@@ -51,6 +40,17 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
+from app.cluster.peers.client import PeerClient, PeerRequest
+from app.cluster.peers.credentials import Word
+from app.concurrency.at_once import at_once
+from app.domain import BackendSpec, Limits, Principal
+from app.errors import AGAIN, GatewayError, NodeUnavailable, nodes_unavailable
+from app.jail.sandbox.report import SandboxView
+from app.sessions.routes import NodeRecord
+from app.telemetry.call_history.kept import CallArchive
+from app.telemetry.call_history.query import CallGroup
+from app.telemetry.call_history.query import added as added_groups
+from app.telemetry.logs import current
 
 ANSWER_S = 1.0  # slower nodes are left out
 MAX_COUNTED = 10_000  # calls in the database that match a filter; what is beyond is not counted

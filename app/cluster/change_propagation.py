@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
+from app.cluster.node_status.change_effects import ChangeEffects, Identity, Key
 from app.cluster.reconcile import Reconciler
+from app.cluster.routing.notice import RESYNC, Kind, Notice, Once, Way
+from app.cluster.routing.notices import Notices
 from app.domain import KEY_ISSUER, BackendSpec, Tenant
 from app.errors import Disabled
-from app.routing.notice import RESYNC, Kind, Notice, Once, Way
-from app.routing.notices import Notices
 from app.storage.audit import AuditEntry
 from app.storage.audit_act import Act
 from app.storage.audit_follower import AuditFollower
-from app.this_node.change_effects import ChangeEffects, Identity, Key
 
 COMMAND_LINE = "cli"  # the issuer of acts without a notice, because no node made them
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from app.cluster.periodic import repeat
+from app.cluster._periodic import repeat
 from app.errors import GatewayError
 from app.limits.bucket import TokenBucket
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import msgspec
 
 from app.auth.sealing import Sealer
-from app.cluster.periodic import repeat
+from app.cluster._periodic import repeat
+from app.cluster.redis.connection import RedisConnection
 from app.errors import GatewayError
 from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import NO_MEMORY, MemoryUse, TenantBudgets
-from app.redis.connection import RedisConnection
 
 EVERY_S = 0.1
 LAPSES_S = 3.0  # numbers expire after so long, also those read before Redis went away

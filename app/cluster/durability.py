@@ -15,23 +15,23 @@ from functools import partial
 import anyio
 import msgspec
 
+from app.backends.connections.source import LinkLease
+from app.backends.connections.toolsets import is_toolset
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
-from app.links.source import LinkLease
-from app.links.toolsets import is_toolset
 from app.protocol.calls.questions import MAX_QUESTIONS
 from app.protocol.commands import Failed, Listen, ToStream
 from app.protocol.event_ids import listen_name
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import dump_notification
-from app.routing.routes import Route
+from app.sessions.routes import Route
 from app.sessions.session import Session
-from app.streams.entry import Fate
-from app.streams.journal import Head, NotDurable, StreamHead
-from app.streams.journal_record import Event, call_of, entry_of
-from app.streams.resumption import Resumption, StreamRecorder
-from app.streams.streams import EventStream, Reply
+from app.sessions.streams.entry import Fate
+from app.sessions.streams.journal import Head, NotDurable, StreamHead
+from app.sessions.streams.journal_record import Event, call_of, entry_of
+from app.sessions.streams.resumption import Resumption, StreamRecorder
+from app.sessions.streams.streams import EventStream, Reply
 
 DURABLE = "streamable_http"  # the only transport with streams that can be resumed
 SAFE_WITHIN_S = 0.5  # sessions are opened without a store that takes longer

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from app.auth.sealing import SealBroken, Sealer
-from app.cluster.periodic import repeat
+from app.cluster._periodic import repeat
 from app.errors import RoutesUnavailable
-from app.routing.journal_store import REPLACES, JournalStore, JournalWrite, Outcome
-from app.streams import journal
-from app.streams.journal import WRITE_BYTES, Head, Journal, JournalBroken, NotDurable
-from app.streams.journal_record import Event
+from app.sessions.streams import journal
+from app.sessions.streams.journal import WRITE_BYTES, Head, Journal, JournalBroken, NotDurable
+from app.sessions.streams.journal_record import Event
+from app.sessions.streams.journal_store import REPLACES, JournalStore, JournalWrite, Outcome
 
 COLLECT_S = 0.005  # how long changes are collected; with the write itself an event is safe within 20 ms
 MAX_WRITES = 64  # sessions in one write to the store

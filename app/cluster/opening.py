@@ -5,18 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from app.cluster.peers.client import Deadlines, PeerClient
+from app.cluster.peers.credentials import NodeCredentials
+from app.cluster.redis.connection import RedisConnection
+from app.cluster.redis.key_check import check_value
+from app.cluster.routing.heartbeat import Store
+from app.cluster.routing.journal_stores import NoJournalStore, RedisJournalStore
+from app.cluster.routing.memory_store import MemoryStore
+from app.cluster.routing.notices import Notices
+from app.cluster.routing.records import Seal
+from app.cluster.routing.redis_store import RedisStore
 from app.errors import SettingsError
-from app.metrics import Metrics
-from app.peers.client import Deadlines, PeerClient
-from app.peers.credentials import NodeCredentials
-from app.redis.connection import RedisConnection
-from app.redis.key_check import check_value
-from app.routing.heartbeat import Store
-from app.routing.journal_store import JournalStore, NoJournalStore, RedisJournalStore
-from app.routing.memory_store import MemoryStore
-from app.routing.notices import Notices
-from app.routing.records import Seal
-from app.routing.redis_store import RedisStore
+from app.sessions.streams.journal_store import JournalStore
+from app.telemetry.metrics import Metrics
 
 FIRST_ATTEMPT_S = 2.5  # to connect and ask
 OTHER_KEY = (

@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from app.backends.connections.toolsets import is_toolset
 from app.cluster.durability import is_durable
 from app.domain import BackendSpec, Limits, public_id
 from app.errors import Disabled, NotFound, SessionNotFound
-from app.links.toolsets import is_toolset
-from app.metrics import Metrics
-from app.routing.routes import Route
-from app.sessionless.pooled_sessions import Caller
 from app.sessions.directory import BackendDirectory
 from app.sessions.endings import HANDED_OVER
 from app.sessions.ownership import Ownership
+from app.sessions.routes import Route
 from app.sessions.session import Session
+from app.sessions.sessionless.pooled_sessions import Caller
+from app.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

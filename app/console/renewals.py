@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from app.single_flight import SingleFlight
+from app.concurrency.single_flight import SingleFlight
 
 HEADER = "x-renew"  # the ids of the parts
 GOOD_S = 2.0

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from app.auth.sealing import SealBroken, Sealer
-from app.single_flight import SingleFlight
+from app.concurrency.single_flight import SingleFlight
 from app.storage.access.console_sessions import ConsoleSessionRepository
 
 ENDS_AFTER = timedelta(hours=12)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from app.http.errors import HttpRefusal
-from app.memo import memo
+from app.text.memo import memo
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _PORT_DIGITS = 5

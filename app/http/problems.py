@@ -12,10 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from app import logs
 from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable, Unauthenticated
 from app.http.errors import ALIKE, HttpRefusal, http_status, phrase, retry_after
-from app.logs import Seldom
+from app.telemetry import logs
+from app.telemetry.logs import Seldom
 
 MEDIA_TYPE = "application/problem+json"
 TOLD = "trunkline.told"  # in the ASGI scope: the GatewayError of the answer

@@ -17,13 +17,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from app.auth.policy import has_scope, may_connect
+from app.concurrency.single_flight import SingleFlight
 from app.domain import DEFAULT_TENANT, Principal, RegistryMode, Scope, is_name
 from app.errors import InvalidRequest
+from app.http._registry_documents import LATEST, Asked, Documents, Server, etag_of, version_of
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL, authenticate
-from app.http.registry_documents import LATEST, Asked, Documents, Server, etag_of, version_of
 from app.limits.rate_limiter import RateLimiter
-from app.single_flight import SingleFlight
 
 PREFIX, PREFIX_OF_DEFAULT = "/registry/", "/v0.1/"
 REMEMBER_S = 2.0

@@ -6,8 +6,8 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from app.protocol.jsonrpc import Message, Response
-from app.tracing.context import Own, TraceContext, may_have_parent, new_span, parse_traceparent
-from app.tracing.tracer import Tracer
+from app.telemetry.tracing.context import Own, TraceContext, may_have_parent, new_span, parse_traceparent
+from app.telemetry.tracing.tracer import Tracer
 
 REQUEST_ID, TRACEPARENT, TRACESTATE, BAGGAGE = b"x-request-id", b"traceparent", b"tracestate", b"baggage"
 IDS = "trunkline.request_ids"  # in the ASGI scope

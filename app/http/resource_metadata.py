@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from app.auth.tokens import Target
+from app.concurrency.single_flight import SingleFlight
 from app.domain import Scope, is_name
 from app.errors import Forbidden, NotFound, RateLimited, StorageUnavailable, Unauthenticated
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
 from app.limits.rate_limiter import RateLimiter
-from app.single_flight import SingleFlight
 
 PREFIX = "/.well-known/oauth-protected-resource"
 

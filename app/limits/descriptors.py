@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 
-from app.limits.machine import Machine, Use
+from app.limits._machine import Machine, Use
 
 NO_LIMIT = 1 << 30
 OF_PROCESS = 5  # its pipes, the socket through which its connections go, and its client's connection

@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from app.domain import DEFAULT_TENANT, Limits, Rest
-from app.errors import QuotaExceeded, RateLimited, ResponseTooLarge, session_quota
-from app.limit_reached import FIXED, LimitReached
+from app.errors import FIXED, LimitReached, QuotaExceeded, RateLimited, ResponseTooLarge, session_quota
 from app.limits.bucket import TokenBucket
 from app.limits.overload import Overload
 from app.limits.tallies import Tallies, Tally
 from app.limits.unread_answers import MIB, UnreadAnswers
-from app.metrics import Metrics
 from app.protocol.commands import LargeResult
+from app.telemetry.metrics import Metrics
 
 Identity = tuple[str, str, str]
 MAX_LINGERING = 64  # gates without sessions; if there are more, those that are no longer needed are removed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from app.limit_reached import LimitReached
+from app.errors import LimitReached
 
 KEPT_S = 300.0
 MAX_KEPT = 500  # of each kind

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from app.errors import RateLimited
-from app.limit_reached import FIXED, LimitReached
-from app.metrics import Metrics
+from app.errors import FIXED, LimitReached, RateLimited
 from app.processes.output.loop_share import charged as steps_charged
 from app.processes.output.loop_share import used_s
-from app.search.work import Work
+from app.protocol.search.work import Work
+from app.telemetry.metrics import Metrics
 
 PIECE_S = 0.005
 SHARE = 0.2  # of the loop's time, for good

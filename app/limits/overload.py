@@ -12,12 +12,11 @@ from typing import Literal, NamedTuple
 
 import anyio
 
-from app.errors import Overloaded
-from app.limit_reached import LimitReached
+from app.errors import LimitReached, Overloaded
+from app.limits._machine import Machine, Use
+from app.limits._retry_after import RetryAfter
 from app.limits.descriptors import for_sessions
-from app.limits.machine import Machine, Use
-from app.limits.retry_after import RetryAfter
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 TICK_S = 0.1
 LOOK_EVERY = 5  # ticks between two looks at memory and descriptors

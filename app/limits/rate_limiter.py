@@ -10,8 +10,7 @@ from hashlib import blake2b
 
 from prometheus_client import Counter
 
-from app.errors import RateLimited
-from app.limit_reached import FIXED, LimitReached, Whose
+from app.errors import FIXED, LimitReached, RateLimited, Whose
 
 MAX_KEYS = 10_000  # of one limiter; above it the least recently used one is forgotten, with what it has spent
 _KEY_BYTES = 16  # of a digest: keys may be long

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import anyio
 
+from app.concurrency.event import Event
 from app.domain import Limits
-from app.errors import GatewayError, NotFound
-from app.event import Event
-from app.limit_reached import LimitReached
+from app.errors import GatewayError, LimitReached, NotFound
 from app.limits.bucket import TokenBucket
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 MINUTE_S = 60.0
 MEMORY_RETRY_S = 5.0  # memory comes free when a session ends

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from app.limits.gates import TenantGates
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 NEAR = 0.8  # of a limit
 

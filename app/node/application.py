@@ -20,8 +20,20 @@ from app.http import health, problems, resource_metadata
 from app.http import registry as registries
 from app.http.hosts import HostPolicy
 from app.http.pages import pages
+from app.http.remote.caller_routing import CallerRouting
+from app.http.remote.forwarding import Forwarding
+from app.http.remote.late_heads import LateHeads
+from app.http.remote.peer_requests import PeerRequests
+from app.http.remote.remote_sessions import RemoteSessions
+from app.http.transports.access_lines import AccessLines
+from app.http.transports.arriving_bodies import ArrivingBodies
+from app.http.transports.front import Front
+from app.http.transports.http_sse import HttpSse
+from app.http.transports.request_log import RequestLog
+from app.http.transports.rest import Door, Rest
+from app.http.transports.sessionless_http import SessionlessHttp
+from app.http.transports.streamable_http import StreamableHttp
 from app.limits.rate_limiter import RateLimiter
-from app.metrics import Metrics
 from app.node.gateway import Gateway
 from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
@@ -30,19 +42,7 @@ from app.storage.audit import AuditLog
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.tools.registry import RegistryRepository
-from app.transports.access_lines import AccessLines
-from app.transports.arriving_bodies import ArrivingBodies
-from app.transports.front import Front
-from app.transports.http_sse import HttpSse
-from app.transports.remote.caller_routing import CallerRouting
-from app.transports.remote.forwarding import Forwarding
-from app.transports.remote.late_heads import LateHeads
-from app.transports.remote.peer_requests import PeerRequests
-from app.transports.remote.remote_sessions import RemoteSessions
-from app.transports.request_log import RequestLog
-from app.transports.rest import Door, Rest
-from app.transports.sessionless_http import SessionlessHttp
-from app.transports.streamable_http import StreamableHttp
+from app.telemetry.metrics import Metrics
 
 
 def build_api() -> FastAPI:

@@ -12,10 +12,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from app.config.certificate import load, stamp_of
-from app.config.settings import Settings
+from app.cluster.node_status.problems.problem import Problem, Severity
 from app.errors import SettingsError
-from app.this_node.problems.problem import Problem, Severity
+from app.settings.certificate import load, stamp_of
+from app.settings.settings import Settings
 
 LOOK_EVERY_S = 30.0
 DAY_S = 86_400.0

@@ -18,20 +18,20 @@ import anyio
 from anyio.abc import Process
 
 import app
-from app import logs
-from app.config.data_directory import say_where_data_is
-from app.config.environment import PREFIX
-from app.config.settings import Settings
 from app.errors import GatewayError, SettingsError
+from app.jail.spawner.syscalls import refuse_inspection
 from app.node import fates
 from app.node.certificate_files import read_certificate
 from app.node.hangup import Hangup
 from app.node.listeners import reserve_port
 from app.node.stopping import StopProgress, drain_words
-from app.spawner.syscalls import refuse_inspection
+from app.settings.data_directory import say_where_data_is
+from app.settings.environment import PREFIX
+from app.settings.settings import Settings
 from app.storage import migrate
-from app.terminal.progress import Progress
-from app.terminal.stdout import announce
+from app.telemetry import logs
+from app.text.terminal.progress import Progress
+from app.text.terminal.stdout import announce
 
 START_S = 60.0  # a node that is not ready by then is killed, and counts as an early death
 STOP_LADDER_S = 20.0  # for responses, processes and last writes after the drain; then a node is killed

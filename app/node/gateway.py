@@ -14,10 +14,12 @@ from app.cluster.change_propagation import ChangePropagation
 from app.cluster.cluster_rates import SCRIPT as RATES
 from app.cluster.cluster_rates import ClusterRates
 from app.cluster.cluster_use import ClusterUse
+from app.cluster.node_status.change_effects import ChangeEffects
 from app.cluster.opening import Routing
+from app.cluster.peers.dead_nodes import abandon_the_dead, stay_acquainted
+from app.cluster.peers.passing import Passing
 from app.cluster.reconcile import Reconciler
-from app.config.settings import Settings
-from app.metrics import Metrics
+from app.cluster.redis.connection import RedisConnection, Script
 from app.node.certificate_files import CertificateFiles
 from app.node.jobs import Job, keep_running
 from app.node.parts.credentials import Credentials, flush_for_ever, open_credentials
@@ -37,13 +39,11 @@ from app.node.readiness import (
     routes_words,
     slow_words,
 )
-from app.peers.dead_nodes import abandon_the_dead, stay_acquainted
-from app.peers.passing import Passing
-from app.redis.connection import RedisConnection, Script
-from app.routing.routes import new_node_id
-from app.sessions.idle.sweeping import sweep_for_ever
-from app.this_node.change_effects import ChangeEffects
-from app.tracing.tracer import Tracer
+from app.sessions.routes import new_node_id
+from app.sessions.sweeping import sweep_for_ever
+from app.settings.settings import Settings
+from app.telemetry.metrics import Metrics
+from app.telemetry.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from app.config.hosts import is_wildcard
-from app.config.settings import Settings
 from app.errors import SettingsError
+from app.settings.hosts import is_wildcard
+from app.settings.settings import Settings
 
 BACKLOG = 2048
 

@@ -26,16 +26,15 @@ import anyio
 import uvicorn
 import uvloop
 
-from app import logs
-from app.config.data_directory import say_where_data_is
-from app.config.settings import Settings
-from app.edge.connections import ConnectionLimits, Connections, descriptors_for_connections
-from app.edge.handshake import Handshake
-from app.edge.uvicorn_protocol import HttpProtocol
+from app.cluster.peers.passing import Kind
 from app.http.client_address import TrustedProxies
+from app.http.edge.connections import ConnectionLimits, Connections, descriptors_for_connections
+from app.http.edge.handshake import Handshake
+from app.http.edge.uvicorn_protocol import HttpProtocol
 from app.http.scope import BY_NODE, LET_IN
+from app.http.transports.access_lines import AccessLines
+from app.jail.spawner.syscalls import refuse_inspection
 from app.limits.descriptors import free_descriptor, soft_limit
-from app.metrics import Metrics
 from app.node.allocator import give_back_freed_memory
 from app.node.application import create_app
 from app.node.certificate_files import CertificateFiles, read_certificate
@@ -44,13 +43,14 @@ from app.node.gateway import Gateway, open_gateway
 from app.node.hangup import Hangup
 from app.node.listeners import BACKLOG, from_here, listen, listen_inside, own_url, share_port, take_all, url_of
 from app.node.stopping import StopProgress, drain_words
-from app.peers.passing import Kind
-from app.routing.routes import new_node_id
-from app.spawner.syscalls import refuse_inspection
+from app.sessions.routes import new_node_id
+from app.settings.data_directory import say_where_data_is
+from app.settings.settings import Settings
 from app.storage import migrate
-from app.terminal.progress import Progress
-from app.terminal.stdout import announce
-from app.transports.access_lines import AccessLines
+from app.telemetry import logs
+from app.telemetry.metrics import Metrics
+from app.text.terminal.progress import Progress
+from app.text.terminal.stdout import announce
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from app.terminal.progress import FIRST_S, Line
+from app.text.terminal.progress import FIRST_S, Line
 
 RENEWED_S = 1.0
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from app.domain import BackendSpec
+from app.jail.spawner.client import End
 from app.processes.link import Exit
-from app.spawner.client import End
 
 _KILLED = (("signaled", signal.SIGKILL), ("exited", 128 + signal.SIGKILL))
 _THROTTLED_US = 1_000_000  # of waiting for its cores, from which on it matters

@@ -20,10 +20,10 @@ from pathlib import Path
 import anyio.to_thread
 
 from app.domain import BackendSpec, is_home
-from app.processes import home_directories as directories
+from app.jail.sandbox.tiers import Tier
+from app.processes import _home_directories as directories
 from app.processes import own_homes
 from app.processes.own_homes import OwnHome
-from app.sandbox.tiers import Tier
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from app.spawner import tree
-from app.spawner.cgroups import Group, Usage
+from app.jail.spawner import tree
+from app.jail.spawner.cgroups import Group, Usage
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.domain import NAME_PATTERN, is_home
-from app.processes import disk
-from app.processes import home_directories as directories
+from app.processes import _disk as disk
+from app.processes import _home_directories as directories
 
 PRIVATE, KEPT = "private", "kept"
 HOME, TEMPORARY = "home", "tmp"

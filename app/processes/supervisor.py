@@ -15,23 +15,23 @@ import anyio.to_thread
 
 from app.domain import BackendSpec
 from app.errors import BackendExited, ShuttingDown
-from app.metrics import TIERS, Metrics
-from app.processes.disk import DiskWatch
+from app.jail.sandbox.composer import Confined, Place
+from app.jail.sandbox.sandboxes import SandboxUnavailable, Unconfined
+from app.jail.sandbox.tiers import Profile
+from app.jail.spawner.client import SpawnerClient, SpawnerLost, SpawnFailed
+from app.processes._disk import DiskWatch
+from app.processes._meter import Meter
+from app.processes._start_failures import full, homeless, not_started, unprotected
+from app.processes._states import ProcessState
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
-from app.processes.freezing.freezer import Freezer
+from app.processes.freezer import Freezer
 from app.processes.homes import Home, Homes
-from app.processes.meter import Meter
 from app.processes.output.loop_share import UNLIMITED, Shares
 from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess, Origin
-from app.processes.start_failures import full, homeless, not_started, unprotected
-from app.processes.states import ProcessState
-from app.sandbox.composer import Confined, Place
-from app.sandbox.sandboxes import SandboxUnavailable, Unconfined
-from app.sandbox.tiers import Profile
-from app.spawner.client import SpawnerClient, SpawnerLost, SpawnFailed
+from app.telemetry.metrics import TIERS, Metrics
 
 logger = logging.getLogger(__name__)
 

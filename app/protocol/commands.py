@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from app.errors import GatewayError
+from app.protocol._running_tasks import ABOUT_TASKS
 from app.protocol.jsonrpc import Params, Response, code_of, dump_response, string_of
-from app.protocol.running_tasks import ABOUT_TASKS
 
 MAX_NAME_BYTES = 2048  # of the name of what is called, kept meanwhile, or of the message that is kept with it
 # By method: the member of its params that names what is called.

@@ -10,6 +10,7 @@ import msgspec
 
 from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, RequestCancelled, ResponseTooLarge
 from app.protocol import tolerant
+from app.protocol._running_tasks import RunningTasks
 from app.protocol.calls.call_deadlines import ended, overdue, patience_s
 from app.protocol.calls.notification_rate import NotificationRate
 from app.protocol.calls.questions import Questions
@@ -49,7 +50,6 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
-from app.protocol.running_tasks import RunningTasks
 from app.protocol.without_id import may_be_of_a_call
 
 # Bytes of params that are kept as long as the session.

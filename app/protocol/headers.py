@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from app.memo import memo
+from app.text.memo import memo
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from app.errors import InvalidMessage, ParseError
-from app.memo import memo
 from app.protocol import tolerant
+from app.text.memo import memo
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600

@@ -6,12 +6,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from app.calls.history import CallHistory
-from app.calls.record import Named, Origin, name_of
 from app.domain import BackendSpec, Principal, public_id
-from app.logs import current
 from app.protocol.commands import TARGETS, Call
 from app.protocol.jsonrpc import Params, Request, members_of, string_of
+from app.telemetry.call_history.history import CallHistory
+from app.telemetry.call_history.record import Named, Origin, name_of
+from app.telemetry.logs import current
 
 MAX_NAME = 80  # characters of a client's name and version
 REFUSED_EVERY_S = 1.0  # of the calls that a session's limits refuse one in so long is noted

@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from app.calls.record import name_of
+from app.backends.connections.session_link import SessionLink
 from app.domain import BackendSpec, public_id
 from app.errors import GatewayError
-from app.links.session_link import SessionLink
 from app.processes.process import BackendProcess
 from app.protocol.commands import Call
 from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.exchange import MAX_KEPT
 from app.protocol.jsonrpc import Request, encode
 from app.sessions.call_notes import Asked, ids_now
-from app.tracing.context import TraceContext, Traced, new_span
-from app.tracing.spans import MAX_TEXT, Attributes
-from app.tracing.tracer import Tracer
+from app.telemetry.call_history.record import name_of
+from app.telemetry.tracing.context import TraceContext, Traced, new_span
+from app.telemetry.tracing.spans import MAX_TEXT, Attributes
+from app.telemetry.tracing.tracer import Tracer
 
 NAMED = frozenset({"tools/call", "prompts/get"})  # a resource's URI may hold secrets
 

@@ -5,15 +5,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from app.calls.history import CallHistory
+from app.backends.connections.session_link import SessionLink
 from app.domain import BackendSpec
-from app.errors import BackendError, CredentialExpired, GatewayError, QuotaExceeded, ResponseTooLarge
-from app.inspections.recorder import Recorder
-from app.limit_reached import LimitReached
+from app.errors import BackendError, CredentialExpired, GatewayError, LimitReached, QuotaExceeded, ResponseTooLarge
 from app.limits.gates import TenantGate
 from app.limits.unread_answers import LARGE_BYTES
-from app.links.session_link import SessionLink
-from app.metrics import Metrics, error_label, method_label
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
@@ -22,10 +18,13 @@ from app.protocol.sse_format import one_line
 from app.protocol.tool_results import is_tool_error
 from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
 from app.sessions.call_spans import CallSpans
-from app.sessions.standstill import StandstillDetector
-from app.streams.session_streams import SessionStreams
-from app.streams.streams import Sink
-from app.tracing.tracer import Tracer
+from app.sessions.loop_pause import StandstillDetector
+from app.sessions.streams.session_streams import SessionStreams
+from app.sessions.streams.streams import Sink
+from app.telemetry.call_history.history import CallHistory
+from app.telemetry.capture.recorder import Recorder
+from app.telemetry.metrics import Metrics, error_label, method_label
+from app.telemetry.tracing.tracer import Tracer
 
 KNOWN_VERSIONS = frozenset(SUPPORTED)
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeGuard
 
+from app.concurrency.single_flight import SingleFlight
 from app.domain import BackendSpec, Limits, Tenant
 from app.errors import Disabled, StorageUnavailable
-from app.single_flight import SingleFlight
 
 MAX_AGE_S = 5.0  # for changes by another process of which this one was not told
 MAX_ENTRIES = 10_000

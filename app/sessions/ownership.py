@@ -8,11 +8,11 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from app.concurrency.single_flight import SingleFlight
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.routing.routes import CALLER, Quota, Route, RouteStore, caller_key, session_key, tag_of
+from app.sessions.routes import CALLER, Quota, Route, RouteStore, caller_key, session_key, tag_of
 from app.sessions.session import Session
-from app.single_flight import SingleFlight
 
 SESSION_ID_BYTES = 24  # 192 random bits
 MAX_RELEASES = 10_000  # pending, while the store does not answer; routes that are not released expire

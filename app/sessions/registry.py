@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol, Self
 
+from app.backends.connections.source import LinkSource
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     SESSION_RETRY_S,
@@ -11,37 +12,36 @@ from app.errors import (
     BackendBusy,
     BackendNotFound,
     Disabled,
+    LimitReached,
     NotFound,
     QuotaExceeded,
     SessionNotFound,
     ShuttingDown,
 )
-from app.limit_reached import LimitReached
 from app.limits.gates import TenantGates
 from app.limits.overload import Overload
 from app.limits.tallies import Tallies
-from app.links.source import LinkSource
-from app.metrics import Metrics
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.jsonrpc import Notification
 from app.protocol.lifecycle import SessionState
-from app.routing.routes import session_key
+from app.sessions._draining import Draining
+from app.sessions._ended import EndedSessions
+from app.sessions._session_log import SessionLog
 from app.sessions.call_spans import getting_a_process
 from app.sessions.calls import UNWATCHED, Watchers
 from app.sessions.directory import BackendDirectory
-from app.sessions.draining import Draining
-from app.sessions.ended import EndedSessions
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
-from app.sessions.idle.parking import Parking
-from app.sessions.idle.reclaiming import RELEASED_WITHIN_S, Reclaiming
-from app.sessions.idle.sweeping import Sweeping
+from app.sessions.loop_pause import StandstillDetector
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
+from app.sessions.parking import Parking
+from app.sessions.reclaiming import RELEASED_WITHIN_S, Reclaiming
+from app.sessions.routes import session_key
 from app.sessions.session import Session, Surroundings
-from app.sessions.session_log import SessionLog
-from app.sessions.standstill import StandstillDetector
-from app.streams.journal import NotDurable
+from app.sessions.streams.journal import NotDurable
+from app.sessions.sweeping import Sweeping
+from app.telemetry.metrics import Metrics
 
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
 FIRST_TOKEN = 1

@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.backends.connections.respawning import RespawningLink
+from app.backends.connections.session_link import SessionLink
+from app.backends.connections.source import LinkLease, LinkSource
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
-from app.inspections.recorder import Recorder
 from app.limits.gates import TenantGate
-from app.links.respawning import RespawningLink
-from app.links.session_link import SessionLink
-from app.links.source import LinkLease, LinkSource
-from app.metrics import Metrics
 from app.processes.link import Exit
 from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.eras.sessionless_envelope import refuses_handshake
@@ -25,11 +23,13 @@ from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
 from app.sessions import endings
 from app.sessions.calls import UNWATCHED, SessionCalls, Watchers
-from app.sessions.standstill import HeldLines, StandstillDetector
-from app.streams.journal import Journal
-from app.streams.resumption import Resumption
-from app.streams.session_streams import SessionStreams
-from app.streams.streams import EventStream, Reply, Sink
+from app.sessions.loop_pause import HeldLines, StandstillDetector
+from app.sessions.streams.journal import Journal
+from app.sessions.streams.resumption import Resumption
+from app.sessions.streams.session_streams import SessionStreams
+from app.sessions.streams.streams import EventStream, Reply, Sink
+from app.telemetry.capture.recorder import Recorder
+from app.telemetry.metrics import Metrics
 
 POOLED_WAITING = 128  # calls that may wait at least: clients of a pooled session cannot open another one
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Row, Select, func, select
 
+from app.storage._tables import audit
 from app.storage.audit_act import Act, changes_in
 from app.storage.engine import Database
-from app.storage.tables import audit
 
 
 @dataclass(frozen=True, slots=True)

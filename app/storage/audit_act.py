@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.storage.tables import audit
+from app.storage._tables import audit
 
 MAX_VALUE = 500  # characters of JSON; of a longer value the beginning is stored, as text
 MAX_DETAIL = 1000  # characters

@@ -15,9 +15,9 @@ import anyio
 from sqlalchemy import select
 
 from app.errors import GatewayError
+from app.storage._tables import audit
 from app.storage.audit import AuditEntry, entry_of
 from app.storage.engine import ANSWER_S, WAIT_S, Database
-from app.storage.tables import audit
 
 POLL_S = 2.0
 SETTLED_S = ANSWER_S + 2 * WAIT_S  # a transaction that wrote its row so long ago is committed or rolled back

@@ -10,10 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import BackendSpec, ProcessLimits, Sandbox, Timeouts, home_of
 from app.errors import BackendNotFound, NotFound
+from app.storage._rows import NamedRepository, microseconds
+from app.storage._tables import backends, tenants
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import NamedRepository, microseconds
-from app.storage.tables import backends, tenants
 from app.storage.tools.approvals import Judgement, keep
 from app.storage.tools.names import require_free_name
 from app.storage.tools.toolsets import selection_of

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, delete, func, insert, or_, select, true
 
-from app.calls.kept import KeptCall
-from app.calls.query import ANY_ERROR, OK, CallFilter, CallGroup, bucket_of
+from app.storage._tables import calls
 from app.storage.engine import Database
-from app.storage.tables import calls
+from app.telemetry.call_history.kept import KeptCall
+from app.telemetry.call_history.query import ANY_ERROR, OK, CallFilter, CallGroup, bucket_of
 
 _KEPT: list[Any] = [calls.c[each.name] for each in fields(KeptCall)]
 _ITSELF = ("backend", "method", "tool", "subject", "client_name", "session", "request_id")  # must be equal

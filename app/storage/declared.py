@@ -7,13 +7,13 @@ import msgspec
 from msgspec.structs import asdict, fields, replace
 from sqlalchemy import JSON, Row, insert, select
 
+from app.domain.resources.fields import Stored
+from app.domain.resources.resource import Resource
 from app.errors import Conflict, NotFound
-from app.resources.fields import Stored
-from app.resources.resource import Resource
+from app.storage._rows import NamedRepository, matching, require_room
+from app.storage._tables import metadata, tenants
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import NamedRepository, matching, require_room
-from app.storage.tables import metadata, tenants
 
 S = TypeVar("S", bound=Stored)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import bindparam, select
 
+from app.storage._tables import api_keys, backends, catalog, tenants
 from app.storage.engine import Database
-from app.storage.tables import api_keys, backends, catalog, tenants
 
 MOST = 200  # rows of each kind
 

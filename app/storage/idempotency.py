@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, delete, insert, or_, select, update
 
 from app.errors import Conflict
+from app.storage._rows import matching, require_room
+from app.storage._tables import idempotency
 from app.storage.engine import Database
-from app.storage.rows import matching, require_room
-from app.storage.tables import idempotency
 
 KEPT = timedelta(hours=24)
 UNDER_WAY = timedelta(minutes=5)  # longer than any request takes: after that the node that began it has died

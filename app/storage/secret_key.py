@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from sqlalchemy import insert, select, update
 
 from app.errors import Conflict, SettingsError, StorageReadOnly
+from app.storage._tables import secret_key_check
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.tables import secret_key_check
 
 ITERATIONS = 100_000
 SALT_BYTES = 16

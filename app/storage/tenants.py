@@ -9,11 +9,11 @@ from sqlalchemy import Row, bindparam, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
 from app.errors import Conflict, NotFound
+from app.storage._rows import VersionedTable, microseconds
+from app.storage._tables import backends, tenants
 from app.storage.audit_act import Act
 from app.storage.calls import CallRepository
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable, microseconds
-from app.storage.tables import backends, tenants
 
 _BY_NAME = select(tenants).where(tenants.c.name == bindparam("name"))  # each request asks: made once
 _LIMITS = frozenset(each.name for each in fields(Limits))

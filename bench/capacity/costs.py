@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-SPAWNER = "app/spawner/__main__.py"  # a process of the gateway's own: its command line
+SPAWNER = "app/jail/spawner/__main__.py"  # a process of the gateway's own: its command line
 MIB = 1 << 20
 
 

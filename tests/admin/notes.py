@@ -8,15 +8,15 @@ import pytest
 from fastapi import FastAPI
 from msgspec import Meta, field
 
-from app.admin.resource import ResourceApi
+from app.admin._resource import ResourceApi
 from app.admin.schemas.declared import schemas_of
 from app.cli.files import current, exporting, gateway_file, plan, schema
 from app.cli.files.kinds import KINDS, section_of
 from app.cli.usage.nouns import Resource as Noun
+from app.domain.resources.fields import Stored, Title, no_nul
+from app.domain.resources.resource import Resource
 from app.node.application import build_api
-from app.resources.fields import Stored, Title, no_nul
-from app.resources.resource import Resource
-from app.storage.tables import declared, metadata
+from app.storage._tables import declared, metadata
 
 
 class Note(Stored, frozen=True, kw_only=True):

@@ -24,25 +24,37 @@ from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound, Policy
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
+from app.backends.catalog.entries import Decision, Entry
+from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
-from app.catalog.entries import Decision, Entry
-from app.catalog.knowledge import Knowledge
+from app.backends.connections.toolsets import Toolsets
+from app.cluster.node_status.activity import Moment, NodeActivity, Shown, together
+from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
+from app.cluster.node_status.limits_use import LimitsUse
+from app.cluster.node_status.listing import NO_USE, Gathered, Listing, Use, Window
+from app.cluster.node_status.problems.problem import Problem, for_tenant
+from app.cluster.node_status.process_restart import Restarted
+from app.cluster.node_status.views import (
+    AddressUse,
+    BackendRunning,
+    FailureView,
+    NodeLoad,
+    NodeStatus,
+    ProcessView,
+    SessionView,
+    TenantUse,
+)
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
+from app.domain.resources.guides import GUIDES, Guide
+from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
 from app.errors import Conflict, Disabled
 from app.http import health
-from app.inspections.inspection import About
-from app.inspections.inspections import Inspections
-from app.inspections.masking import Mask
+from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.loop_shares import LoopShares
 from app.limits.rate_limiter import RateLimiter
-from app.links.toolsets import Toolsets
-from app.metrics import Metrics
 from app.node.application import build_api
 from app.protocol.toolset.offer import Known, Offer
-from app.resources.guides import GUIDES, Guide
-from app.resources.recipes import RECIPES, Method, Recipe, Step
-from app.sandbox.report import ProfileView, SandboxView
 from app.sessions.directory import BackendDirectory
 from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
 from app.storage.access.issuers import IssuerRepository
@@ -55,22 +67,10 @@ from app.storage.idempotency import IdempotencyRepository
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
 from app.storage.tools.toolsets import ToolsetRepository
-from app.this_node.activity import Moment, NodeActivity, Shown, together
-from app.this_node.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
-from app.this_node.limits_use import LimitsUse
-from app.this_node.listing import NO_USE, Gathered, Listing, Use, Window
-from app.this_node.problems.problem import Problem, for_tenant
-from app.this_node.process_restart import Restarted
-from app.this_node.views import (
-    AddressUse,
-    BackendRunning,
-    FailureView,
-    NodeLoad,
-    NodeStatus,
-    ProcessView,
-    SessionView,
-    TenantUse,
-)
+from app.telemetry.capture.inspection import About
+from app.telemetry.capture.inspections import Inspections
+from app.telemetry.capture.masking import Mask
+from app.telemetry.metrics import Metrics
 from tests.auth.test_jwks import Host
 from tests.databases import migrate
 

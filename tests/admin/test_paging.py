@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from app.admin.paging import AT_ONCE, MAX_BYTES, PageQuery
+from app.admin._paging import AT_ONCE, MAX_BYTES, PageQuery
 
 
 class Text(BaseModel):

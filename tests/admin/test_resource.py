@@ -21,9 +21,9 @@ from app.cli.files.plan import make_plan
 from app.cli.files.schema import schema
 from app.cli.rest import Rest
 from app.domain import NAME_PATTERN
-from app.resources.fields import NAME_SPELLING
+from app.domain.resources.fields import NAME_SPELLING
+from app.storage._tables import metadata
 from app.storage.audit_act import Change
-from app.storage.tables import metadata
 from tests.admin import notes
 from tests.admin.rig import Rig, filled_file, open_rig
 from tests.cli.files.test_exporting import Direct

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.admin.route import ACTION_COST, READ_COST, WRITE_COST
+from app.admin._route import ACTION_COST, READ_COST, WRITE_COST
 from app.auth.api_keys import key_id
 from tests.admin.rig import Rig
 

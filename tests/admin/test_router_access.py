@@ -9,9 +9,9 @@ from starlette.requests import Request
 from app.auth.api_keys import key_id
 from app.auth.policy import has_scope
 from app.domain import Issuer, Principal, Scope
+from app.domain.resources.guides import GUIDES
 from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
-from app.resources.guides import GUIDES
 from app.storage import Database
 from app.storage.access.issuers import IssuerRepository
 from tests.admin.rig import Rig, shared_api

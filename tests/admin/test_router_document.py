@@ -17,8 +17,8 @@ from fastapi.dependencies.models import Dependant
 
 import app
 from app.admin import resources
+from app.admin._route import AdminRoute
 from app.admin.idempotency import ONCE
-from app.admin.route import AdminRoute
 from app.admin.router import PREFIX, _describe_tenant
 from tests.admin.rig import shared_api
 from tests.protocol.toolset.offers import offer, tool

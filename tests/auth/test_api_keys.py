@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from app.auth._refusal import CredentialRefused
 from app.auth.api_keys import ApiKeys, KeyMaker, key_id
-from app.auth.refusal import CredentialRefused
 from app.errors import StorageUnavailable
 from tests.auth.fakes import NOW, FakeStore
 

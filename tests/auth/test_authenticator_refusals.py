@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from app.auth._refusal import CredentialRefused
+from app.auth._token_form import MAX_SHOWN, shown
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import REASONS, Authenticator
-from app.auth.refusal import CredentialRefused
-from app.auth.token_form import MAX_SHOWN, shown
 from app.errors import Unauthenticated
 from tests.auth import fakes
 from tests.auth.test_jwks import RSA, document, jwk

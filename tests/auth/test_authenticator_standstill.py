@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from app.auth.api_keys import ApiKeys, KeyMaker, key_id
 from app.auth.authenticator import Authenticator, Storage
 from app.errors import StorageUnavailable, Unauthenticated
-from app.sessions.standstill import GAP_S, StandstillDetector
+from app.sessions.loop_pause import GAP_S, StandstillDetector
 from tests.auth.fakes import NOW, FakeStore
 
 maker = KeyMaker(b"s" * 32)

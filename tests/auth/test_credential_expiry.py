@@ -1,6 +1,6 @@
 """CredentialExpiry: whom a revocation may concern that came during a wait, and what ends when a credential expires."""
 
-from app.auth import credential_expiry as credential_expiry
+from app.auth import credential_expiry
 from app.auth.credential_expiry import CredentialExpiry
 from app.domain import Principal
 

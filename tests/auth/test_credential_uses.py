@@ -18,7 +18,7 @@ from app.auth.credential_uses import (
     CredentialUses,
 )
 from app.domain import Principal
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 LINE = "a credential is used from a new address"
 

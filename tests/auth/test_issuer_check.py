@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.admin.resources.issuer_checks import IssuerCheckAnswer
+from app.auth._refusal import CredentialRefused
 from app.auth.issuer_check import Asked, Checked, IssuerCheck
-from app.auth.refusal import CredentialRefused
 from app.auth.tokens import place_of
 from app.domain import ServedTenants, TenantGrant
 from tests.auth.tokens import HS, ISS, SECRET, TARGET, Rig, T, claims, raw_token, sealer

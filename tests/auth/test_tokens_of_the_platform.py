@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from app.auth._refusal import CredentialRefused
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
-from app.auth.refusal import CredentialRefused
 from app.auth.tokens import Target, place_of
 from app.domain import ServedTenants, TenantGrant
 from app.errors import Unauthenticated

@@ -9,7 +9,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from app.auth.refusal import CredentialRefused
+from app.auth._refusal import CredentialRefused
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.tokens import MAX_TOKEN_BYTES, is_issuer, is_secret
 from tests.auth.test_jwks import OTHER, RSA, SHORT, document, jwk

@@ -12,7 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from app.auth.refusal import CredentialRefused
+from app.auth._refusal import CredentialRefused
 from app.auth.sealing import Sealer
 from app.auth.tokens import Target, place_of
 from app.domain import Issuer, ServedTenants

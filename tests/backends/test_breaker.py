@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from app.backends.breaker import MAX_DELAY_S, UNPROVEN_STARTS, Breaker
+from app.backends._breaker import MAX_DELAY_S, UNPROVEN_STARTS, Breaker
 
 
 def allowance(breaker: Breaker, now: float, *, unproven: int = 0, warm: int = 0) -> int | None:

@@ -4,15 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from app.backends.failures import (
-    MAX_BYTES,
-    MAX_KEPT,
-    MAX_NAMED,
-    MAX_TIMEOUTS,
-    STDERR_BYTES,
-    Affected,
-    FailureLog,
-)
+from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_TIMEOUTS, STDERR_BYTES, Affected, FailureLog
 from app.domain import BackendSpec
 from app.processes.link import Exit
 from app.processes.output.stderr import StderrRing

@@ -2,7 +2,7 @@
 
 import math
 
-from app.backends.plan import (
+from app.backends._plan import (
     BUSY_LOOK_S,
     BackendNumbers,
     HandOut,

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
-from app.backends import plan
-from app.backends.lease import Lease
+from app.backends import _plan as plan
+from app.backends._lease import Lease
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
-from app.processes.states import ProcessState
+from app.processes._states import ProcessState
 from tests.backends.rig import NO_LIMITS, lease_all, total
 from tests.processes.rig import Listener, eventually, spec_of
 

@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import pytest
 
-from app.backends.breaker import OPENING_DEATHS, Breaker
+from app.backends._breaker import OPENING_DEATHS, Breaker
 from app.errors import BackendExited, BackendUnavailable
 from tests.backends.rig import NO_LIMITS, lease_all
 from tests.processes.rig import Listener, eventually, spec_of
@@ -29,16 +29,16 @@ async def crash(pool, spec, *, at_our_question=False):
 
 @pytest.fixture
 def quick_delays(monkeypatch):
-    monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 0.005)
+    monkeypatch.setattr("app.backends._breaker.FIRST_DELAY_S", 0.005)
 
 
 async def fail_five_times(fail, monkeypatch):
     """The first four delays are short; the last one is longer than a busy machine stands still."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.backends.breaker.FIRST_DELAY_S", 0.005)
+        patch.setattr("app.backends._breaker.FIRST_DELAY_S", 0.005)
         for _ in range(4):
             await fail()
-    monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 1.0)
+    monkeypatch.setattr("app.backends._breaker.FIRST_DELAY_S", 1.0)
     await fail()
 
 
@@ -113,12 +113,12 @@ async def test_commands_that_cannot_be_started_open_the_breaker_too(make_pool, m
 
 
 async def test_warm_processes_that_die_open_the_breaker_and_are_not_restarted_at_once(make_pool, running, monkeypatch):
-    monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("app.backends._breaker.FIRST_DELAY_S", 0.0)
     died_early = Breaker.died_early
 
     def last_one_for_long(breaker, now):
         if breaker._in_a_row == OPENING_DEATHS - 1:  # for longer than a busy machine stands still
-            monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 1.0)
+            monkeypatch.setattr("app.backends._breaker.FIRST_DELAY_S", 1.0)
         return died_early(breaker, now)
 
     monkeypatch.setattr(Breaker, "died_early", last_one_for_long)
@@ -183,7 +183,7 @@ async def test_a_slow_crash_loop_opens_the_breaker_and_nobody_waits_for_what_wil
 
 
 async def test_who_would_wait_for_longer_than_he_may_is_refused_at_once(make_pool, monkeypatch):
-    monkeypatch.setattr("app.backends.breaker.FIRST_DELAY_S", 20.0)
+    monkeypatch.setattr("app.backends._breaker.FIRST_DELAY_S", 20.0)
     pool, spec = await make_pool(deadline_s=10.0), spec_of("crash_in_handshake")
     await crash(pool, spec)
     with pytest.raises(BackendUnavailable, match="it is started again in 20 s") as caught:

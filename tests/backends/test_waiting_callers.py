@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from app.backends.waiting_callers import WaitingCallers
+from app.backends._waiting_callers import WaitingCallers
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ import pytest
 
 from app import __version__, cli
 from app.auth import ApiKeys, KeyMaker
-from app.config.settings import Settings
+from app.settings.settings import Settings
 from app.storage import ApiKeyRepository, Database
 from app.storage.audit import AuditLog, Which
 from tests.databases import migrate

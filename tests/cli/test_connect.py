@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from app import cli
-from app.client_config import (
+from app.admin.client_config import (
     CLIENTS,
     DEFAULT_KEY_ENV,
     PASTE_HERE,
@@ -23,9 +23,9 @@ from app.client_config import (
     instructions,
     local_url,
 )
-from app.config.settings import Settings
 from app.domain import BackendSpec
 from app.errors import InvalidRequest
+from app.settings.settings import Settings
 from app.storage import BackendRepository, Database
 from tests.databases import migrate
 

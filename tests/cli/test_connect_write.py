@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from app import cli
-from app.client_config import CLIENTS, PASTE_HERE, Target, files, put
-from app.client_config.merging import merged_json, merged_toml
+from app.admin.client_config import CLIENTS, PASTE_HERE, Target, put
+from app.admin.client_config import _files as files
+from app.admin.client_config._merging import merged_json, merged_toml
 from app.errors import Conflict, GatewayError, InvalidRequest
-from app.jsonc import read
+from app.text.jsonc import read
 
 BASE = "https://gw.example.com"
 FILES = [name for name, client in CLIENTS.items() if client.file is not None]

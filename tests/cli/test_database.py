@@ -10,9 +10,9 @@ import pytest
 from app import cli
 from app.cli import database
 from app.cli.parser import make_parser
-from app.config.data_directory import default_data_dir
-from app.config.settings import Settings
 from app.errors import SettingsError
+from app.settings.data_directory import default_data_dir
+from app.settings.settings import Settings
 from tests.cli.test_cli import run
 
 CREATE = ("keys", "create", "--tenant", "default", "--scope", "platform:admin")

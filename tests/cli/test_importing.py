@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from app import cli
-from app.config.settings import Settings
+from app.admin.importing import EXISTS
 from app.domain import BackendSpec
-from app.importing import EXISTS
+from app.settings.settings import Settings
 from app.storage import BackendRepository, Database
+from tests.admin.importing.test_importing import CLAUDE, stdio
 from tests.databases import migrate
-from tests.importing.test_importing import CLAUDE, stdio
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from app.cli.tables import one_line, record, table
-from app.terminal.text import columns_of
+from app.text.terminal.text import columns_of
 
 
 def test_a_list_has_the_columns_that_matter_first_and_none_that_are_empty():

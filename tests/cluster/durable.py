@@ -11,25 +11,25 @@ import anyio.abc
 from anyio.lowlevel import checkpoint
 
 from app.auth.sealing import Sealer
+from app.backends.connections.respawning import RespawningLink
+from app.backends.connections.source import LinkLease
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError, RoutesUnavailable
 from app.limits.gates import TenantGates
-from app.links.respawning import RespawningLink
-from app.links.source import LinkLease
-from app.metrics import Metrics
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import parse_client
-from app.routing.journal_store import Journaled, JournalStore, JournalWrite, Outcome
-from app.routing.routes import Route, session_key
-from app.sessions.idle.parking import Parking
+from app.sessions.loop_pause import StandstillDetector
+from app.sessions.parking import Parking
+from app.sessions.routes import Route, session_key
 from app.sessions.session import Session, Surroundings
-from app.sessions.standstill import StandstillDetector
-from app.streams.resumption import Reader
-from app.streams.streams import Reply
-from tests.routing.memory_journal_store import MemoryJournalStore
+from app.sessions.streams.journal_store import Journaled, JournalStore, JournalWrite, Outcome
+from app.sessions.streams.resumption import Reader
+from app.sessions.streams.streams import Reply
+from app.telemetry.metrics import Metrics
+from tests.cluster.routing.memory_journal_store import MemoryJournalStore
 from tests.sessions.fakes import FakeLease, FakeLink
 
 SPEC = BackendSpec("acme", "echo", "echo-server", recovery="respawn")

@@ -11,20 +11,20 @@ import pytest
 
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
+from app.cluster.routing.memory_store import MemoryStore
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import Principal
-from app.metrics import Metrics
-from app.routing.memory_store import MemoryStore
-from app.routing.routes import Quota, Route, session_key
 from app.sessions.directory import BackendDirectory
-from app.sessions.idle.sweeping import sweep_for_ever
+from app.sessions.loop_pause import StandstillDetector, StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
+from app.sessions.routes import Quota, Route, session_key
 from app.sessions.session import Session
-from app.sessions.standstill import StandstillDetector, StandstillGuard
+from app.sessions.sweeping import sweep_for_ever
+from app.telemetry.metrics import Metrics
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
-from tests.routing.rig import record
+from tests.cluster.routing.rig import record
 from tests.sessions.fakes import FakeLink, FakeStore, HeldStore, all_ours
 from tests.sessions.rig import SPEC
 

@@ -13,18 +13,12 @@ import httpx2
 import pytest
 
 from app.backends.failures import Affected, BackendFailure
-from app.calls.query import CallGroup
 from app.cluster import all_nodes
 from app.cluster.all_nodes import AllNodes, answer_for
-from app.errors import NodeUnavailable
-from app.http.errors import HttpRefusal
-from app.peers.client import PeerClient
-from app.routing.routes import NodeRecord
-from app.sandbox.report import SandboxView
-from app.this_node.limits_use import LimitsUse
-from app.this_node.listing import MAX_ROWS, CallWindow, Listing, Use, Window
-from app.this_node.process_restart import Restarted
-from app.this_node.views import (
+from app.cluster.node_status.limits_use import LimitsUse
+from app.cluster.node_status.listing import MAX_ROWS, CallWindow, Listing, Use, Window
+from app.cluster.node_status.process_restart import Restarted
+from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
     FailureView,
@@ -34,11 +28,17 @@ from app.this_node.views import (
     SessionView,
     TenantUse,
 )
-from app.transports.remote.late_heads import LateHeads
-from app.transports.remote.peer_requests import PeerRequests
-from app.transports.request import McpRequest
-from tests.peers.rig import request_of
-from tests.transports.remote.nodes import KEY, credentials, served
+from app.cluster.peers.client import PeerClient
+from app.errors import NodeUnavailable
+from app.http.errors import HttpRefusal
+from app.http.remote.late_heads import LateHeads
+from app.http.remote.peer_requests import PeerRequests
+from app.http.transports.request import McpRequest
+from app.jail.sandbox.report import SandboxView
+from app.sessions.routes import NodeRecord
+from app.telemetry.call_history.query import CallGroup
+from tests.cluster.peers.rig import request_of
+from tests.http.remote.nodes import KEY, credentials, served
 
 pytestmark = pytest.mark.real
 

@@ -17,21 +17,20 @@ from prometheus_client import CollectorRegistry, Counter
 from app import cli
 from app.auth import ApiKeys, Authenticator, KeyMaker
 from app.auth.sealing import Sealer
+from app.backends.catalog.knowledge import Knowledge
+from app.backends.connections.toolsets import Toolsets
 from app.backends.failures import FailureLog
-from app.calls.history import CallHistory
-from app.catalog.knowledge import Knowledge
 from app.cluster.change_propagation import ChangePropagation, notice_of
+from app.cluster.node_status.change_effects import ChangeEffects
 from app.cluster.reconcile import Reconciler
+from app.cluster.redis.connection import RedisConnection
+from app.cluster.routing.notice import Kind, Notice
+from app.cluster.routing.notices import Notices
 from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
+from app.domain.resources.guides import GUIDES, Guide
+from app.domain.resources.recipes import RECIPES
 from app.errors import BackendNotFound, Disabled, Unauthenticated
 from app.limits.tenant_budgets import TenantBudgets
-from app.links.toolsets import Toolsets
-from app.metrics import Metrics
-from app.redis.connection import RedisConnection
-from app.resources.guides import GUIDES, Guide
-from app.resources.recipes import RECIPES
-from app.routing.notice import Kind, Notice
-from app.routing.notices import Notices
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -42,13 +41,14 @@ from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act
 from app.storage.audit_follower import POLL_S, AuditFollower
 from app.storage.declared import StoredRepository
-from app.this_node.change_effects import ChangeEffects
+from app.telemetry.call_history.history import CallHistory
+from app.telemetry.metrics import Metrics
+from tests.backends.upstreams.rig import make_upstreams
+from tests.cluster.node_status.inspected import no_inspections
 from tests.databases import migrated_file
 from tests.integration.stopwatch import stopwatch_of
 from tests.redis_servers import RedisServer
 from tests.sessions.fakes import alone
-from tests.this_node.inspected import no_inspections
-from tests.upstreams.rig import make_upstreams
 
 SECRET = b"s" * 32
 ADMINISTRATOR = ("default", "key", "root")

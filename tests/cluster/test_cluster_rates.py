@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.cluster.cluster_rates import EVERY_S, SCRIPT, ClusterRates
+from app.cluster.redis._waiting_commands import USUAL_DEADLINES, Deadlines
+from app.cluster.redis.connection import RedisConnection, Script
 from app.domain import Limits
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.limits.gates import TenantGate, TenantGates
 from app.limits.tenant_budgets import TenantBudgets
-from app.metrics import Metrics
-from app.redis.connection import RedisConnection, Script
-from app.redis.waiting_commands import USUAL_DEADLINES, Deadlines
+from app.telemetry.metrics import Metrics
 from tests.redis_servers import RedisServer
 
 ALICE = ("acme", "key", "alice")

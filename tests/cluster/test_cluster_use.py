@@ -12,13 +12,13 @@ import pytest
 from app.auth.sealing import Sealer
 from app.cluster import cluster_use
 from app.cluster.cluster_use import ClusterUse
+from app.cluster.redis._waiting_commands import USUAL_DEADLINES, Deadlines
+from app.cluster.redis.connection import RedisConnection
 from app.domain import Limits
 from app.errors import QuotaExceeded
 from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import MemoryUse, TenantBudgets
-from app.metrics import Metrics
-from app.redis.connection import RedisConnection
-from app.redis.waiting_commands import USUAL_DEADLINES, Deadlines
+from app.telemetry.metrics import Metrics
 from tests.redis_servers import RedisServer, client_of
 
 SEALS = Sealer(b"s" * 32)

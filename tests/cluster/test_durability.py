@@ -13,22 +13,11 @@ from app.cluster.durability import DURABLE, LEAP, is_durable
 from app.domain import BackendSpec, Limits, Selection
 from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable
 from app.protocol.lifecycle import SessionState
-from app.routing.routes import session_key
+from app.sessions.routes import session_key
 from app.sessions.session import Session
-from app.streams.journal import NotDurable
-from app.streams.resumption import Reader
-from tests.cluster.durable import (
-    ALICE,
-    SPEC,
-    FlakyStore,
-    Node,
-    message,
-    nodes,
-    place_of,
-    request,
-    stream_call,
-    take,
-)
+from app.sessions.streams.journal import NotDurable
+from app.sessions.streams.resumption import Reader
+from tests.cluster.durable import ALICE, SPEC, FlakyStore, Node, message, nodes, place_of, request, stream_call, take
 
 
 @pytest.fixture

@@ -22,14 +22,15 @@ from app.cluster.journal_writer import JournalWriter
 from app.errors import RoutesUnavailable
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
-from app.routing.journal_store import JournalWrite, Outcome, Target
-from app.routing.routes import session_key
+from app.sessions.routes import session_key
 from app.sessions.session import Session
-from app.streams import journal, replay, streams
-from app.streams.entry import FAILED_SIZE, Entry, Item, bytes_of
-from app.streams.resumption import Reader
+from app.sessions.streams import _replay as replay
+from app.sessions.streams import journal, streams
+from app.sessions.streams.entry import FAILED_SIZE, Entry, Item, bytes_of
+from app.sessions.streams.journal_store import JournalWrite, Outcome, Target
+from app.sessions.streams.resumption import Reader
 from tests.cluster.durable import SEALER, Node, nodes, place_of, stream_call
-from tests.routing.memory_journal_store import MemoryJournalStore
+from tests.cluster.routing.memory_journal_store import MemoryJournalStore
 
 LISTEN = 0  # the other streams have the numbers of their calls
 CALLS = range(1, 4)

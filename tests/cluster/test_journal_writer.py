@@ -15,10 +15,10 @@ from app.cluster.journal_writer import JournalWriter
 from app.domain import Limits
 from app.errors import RoutesUnavailable
 from app.protocol.calls import notification_rate
-from app.routing.journal_store import REPLACES
-from app.routing.routes import session_key
-from app.streams.journal import SLACK_ENTRIES, WRITE_BYTES, NotDurable
-from app.streams.replay import MAX_AGE_S, MAX_EVENTS
+from app.sessions.routes import session_key
+from app.sessions.streams._replay import MAX_AGE_S, MAX_EVENTS
+from app.sessions.streams.journal import SLACK_ENTRIES, WRITE_BYTES, NotDurable
+from app.sessions.streams.journal_store import REPLACES
 from tests.cluster.durable import SEALER, FlakyStore, Node, nodes, stream_call, take
 from tests.integration.stopwatch import stopwatch_of
 

@@ -11,9 +11,9 @@ import pytest
 
 from app.cluster import reconcile
 from app.cluster.reconcile import Reconciler
+from app.cluster.routing.notice import RESYNC, Kind, Notice
 from app.domain import BackendSpec, Limits, Selection, Tenant
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
-from app.routing.notice import RESYNC, Kind, Notice
 
 Identity = tuple[str, str, str]
 

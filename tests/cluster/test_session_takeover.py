@@ -9,10 +9,10 @@ import pytest
 from app.domain import Principal
 from app.errors import QuotaExceeded, RoutesUnavailable, SessionNotFound, StorageUnavailable
 from app.protocol.lifecycle import SessionState
-from app.routing.routes import Route, session_key
-from app.sessionless.pooled_sessions import Caller
 from app.sessions import ownership
+from app.sessions.routes import Route, session_key
 from app.sessions.session import Session
+from app.sessions.sessionless.pooled_sessions import Caller
 from tests.cluster.rig import HERE, THERE, Cluster
 from tests.sessions.fakes import FakeStore
 

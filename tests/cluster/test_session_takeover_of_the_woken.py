@@ -13,30 +13,30 @@ import pytest
 
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
+from app.cluster.redis.connection import RedisConnection
+from app.cluster.routing.heartbeat import Heartbeat
+from app.cluster.routing.journal_stores import RedisJournalStore
+from app.cluster.routing.redis_store import RedisStore
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import Principal
 from app.errors import RoutesUnavailable
-from app.metrics import Metrics
 from app.protocol.lifecycle import SessionState
-from app.redis.connection import RedisConnection
-from app.routing.heartbeat import Heartbeat
-from app.routing.journal_store import RedisJournalStore
-from app.routing.redis_store import RedisStore
-from app.routing.routes import session_key
-from app.sessionless.pooled_sessions import Caller
 from app.sessions.directory import BackendDirectory
-from app.sessions.idle.sweeping import sweep_for_ever
+from app.sessions.loop_pause import StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
+from app.sessions.routes import session_key
 from app.sessions.session import Session
-from app.sessions.standstill import StandstillGuard
+from app.sessions.sessionless.pooled_sessions import Caller
+from app.sessions.sweeping import sweep_for_ever
+from app.telemetry.metrics import Metrics
 from tests.cluster.durable import HELLO, SEALER, FakeLinks, message, request, take
-from tests.redis.faulty_line import FaultyLine, faulty_line
+from tests.cluster.redis.faulty_line import FaultyLine, faulty_line
+from tests.cluster.routing.rig import errors, record
 from tests.redis_servers import client_of
-from tests.routing.rig import errors, record
 from tests.sessions.fakes import FakeLink, FakeStore
-from tests.sessions.test_standstill import stand_still
+from tests.sessions.test_loop_pause import stand_still
 
 A, B = "a" * 16, "b" * 16
 

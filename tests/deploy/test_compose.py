@@ -10,8 +10,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.cluster.journal_writer import MAX_STORED_BYTES
-from app.config.settings import Settings
 from app.errors import SettingsError
+from app.settings.settings import Settings
 from tests.deploy.test_deploy import UNIT, is_setting
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,10 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app import errors
-from app.config.settings import NAMES, Settings
-from app.edge import refusals as edge_refusals
-from app.edge.refusals import Refusal
-from app.metrics import FAULTS, Metrics
+from app.http.edge import _refusals as edge_refusals
+from app.http.edge._refusals import Refusal
+from app.settings.settings import NAMES, Settings
+from app.telemetry.metrics import FAULTS, Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()

@@ -9,10 +9,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from app.config.settings import Settings
 from app.errors import SettingsError
 from app.http import health
-from app.routing.routes import new_node_id, tag_of
+from app.sessions.routes import new_node_id, tag_of
+from app.settings.settings import Settings
 from tests.deploy.kustomize import Document, build, load, one
 from tests.deploy.test_deploy import DOCKERFILE, exposed, is_setting
 

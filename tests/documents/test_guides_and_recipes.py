@@ -12,7 +12,7 @@ import pytest
 from app.admin.schemas.recipes import RecipeBody
 from app.protocol.recipes.checking import checking
 from app.protocol.recipes.run import AskUser, CallTool, Next, Over, Run
-from app.search.work import finished
+from app.protocol.search.work import finished
 
 PAGE = (Path(__file__).parents[2] / "docs/guides-and-recipes.md").read_text()
 RECIPE = RecipeBody.model_validate_json(re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[0]).value(datetime.now(UTC))

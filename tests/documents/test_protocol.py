@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
+from app.http.transports.sessionless_http import _STATUS
 from app.protocol.eras import sessionless_envelope as sessionless
 from app.protocol.eras.sessionless_envelope import SUPPORTED
-from app.transports.sessionless_http import _STATUS
 
 TEXT = (Path(__file__).parents[2] / "docs/protocol.md").read_text()
 

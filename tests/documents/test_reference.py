@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.parser import make_parser
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (ROOT / "docs/settings.md").read_text()

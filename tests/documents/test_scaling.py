@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from app.redis.waiting_commands import DEADLINE_S
-from app.routing.routes import LEASE_S
+from app.cluster.redis._waiting_commands import DEADLINE_S
+from app.sessions.routes import LEASE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "bench/simulate_cluster.py"

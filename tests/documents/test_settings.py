@@ -4,9 +4,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from app.config.settings import NAMES
 from app.domain import Limits
-from app.metrics import Metrics
+from app.settings.settings import NAMES
+from app.telemetry.metrics import Metrics
 
 TEXT = (Path(__file__).parents[2] / "docs/settings.md").read_text()
 

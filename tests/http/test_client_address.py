@@ -6,9 +6,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.edge.connections import Connections
 from app.http.client_address import TrustedProxies, client_address, is_loopback, limited_address, scheme_before
-from tests.edge.serving import serving
+from app.http.edge.connections import Connections
+from tests.http.edge.serving import serving
 
 PROXIES = TrustedProxies([ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")])
 

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from app import errors
-from app.config.settings import Settings
+from app.cluster.peers.client import PeerLost
+from app.errors import FIXED, LimitReached
 from app.http.errors import HttpRefusal, http_status, phrase, retry_after, rpc_code, rpc_error
-from app.limit_reached import FIXED, LimitReached
-from app.peers.client import PeerLost
+from app.settings.settings import Settings
 
 
 def _every_error(kind: type[errors.GatewayError] = errors.GatewayError) -> list[type[errors.GatewayError]]:

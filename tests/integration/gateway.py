@@ -20,11 +20,11 @@ import httpx2
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.spawner import tree
+from app.jail.spawner import tree
 from tests.backend_defaults import announced, count, count_samples
 from tests.programs import Program, run_program
 
-LEAST_MARK_OF_TEMPLATES = 1 << 62  # app.spawner.tree.marks
+LEAST_MARK_OF_TEMPLATES = 1 << 62  # app.jail.spawner.tree.marks
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 60.0  # two cores, several gateways starting at once, and whatever else runs on this machine
 STOP_S = 45.0  # the drain (30 s) and the stop ladder

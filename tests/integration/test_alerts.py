@@ -255,7 +255,7 @@ class WithoutLandlock(Gateway):
     """A gateway whose kernel has no Landlock: a filter answers the first of its calls as a kernel without it would."""
 
     FIRST = (
-        "import struct; from app.spawner import syscalls; syscalls.renounce_privileges(); "
+        "import struct; from app.jail.spawner import syscalls; syscalls.renounce_privileges(); "
         "steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)]; "
         "syscalls.filter_system_calls(b''.join(struct.pack('=HBBI', *each) for each in steps))"
     )

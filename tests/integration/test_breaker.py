@@ -11,7 +11,7 @@ import httpx2
 import psutil
 import pytest
 
-from app.backends.breaker import OPENING_DEATHS
+from app.backends._breaker import OPENING_DEATHS
 from tests.integration.gateway import Endpoint, Gateway, running_gateway, until
 from tests.integration.wire import RpcError, Wire
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.gateway import Gateway
-from tests.sandbox.inside import SYSTEM_PYTHON, needs_bubblewrap
+from tests.jail.sandbox.inside import SYSTEM_PYTHON, needs_bubblewrap
 
 pytestmark = needs_bubblewrap
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from app import cli
-from app.storage.health.failures import LOCKED
+from app.storage._database_errors import LOCKED
 from tests.integration.gateway import ECHO, Gateway, running_gateway, until
 from tests.integration.nodes import BUSY_S
 from tests.integration.wire import wire

@@ -14,24 +14,24 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from app.backends.connections.leasing import ProcessLeasing
 from app.backends.pool import PoolOptions, ProcessPool
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
+from app.cluster.redis.connection import RedisConnection
+from app.cluster.routing.journal_stores import RedisJournalStore
 from app.domain import BackendSpec, Limits, Principal
 from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import TenantBudgets
-from app.links.leasing import ProcessLeasing
-from app.metrics import Metrics
 from app.processes.homes import Homes
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import parse_client
-from app.redis.connection import RedisConnection
-from app.routing.journal_store import RedisJournalStore
-from app.routing.routes import Route, session_key
+from app.sessions.loop_pause import StandstillDetector
+from app.sessions.routes import Route, session_key
 from app.sessions.session import Session, Surroundings
-from app.sessions.standstill import StandstillDetector
-from app.streams.streams import Reply
+from app.sessions.streams.streams import Reply
+from app.telemetry.metrics import Metrics
 from tests.cluster.durable import ALICE, SEALER
 from tests.redis_servers import RedisServer
 

@@ -14,7 +14,7 @@ import anyio
 import httpx2
 import pytest
 
-from app.logs import Thinned
+from app.telemetry.logs import Thinned
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import initialize, rpc

@@ -12,7 +12,7 @@ import anyio
 import httpx2
 import pytest
 
-from app.sandbox.cgroup_roots import open_roots
+from app.jail.sandbox.cgroup_roots import open_roots
 from tests.console.browser import Browser
 from tests.integration.gateway import ROOT, Endpoint, Gateway, is_alive, running_gateway, until
 from tests.integration.parked import COUNTING, WITHIN_S, opened, processes, sessions, states, use

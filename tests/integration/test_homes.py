@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.sandbox.uids import uid_of
+from app.jail.sandbox.uids import uid_of
 from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.wire import wire
 from tests.programs import run_program

@@ -10,12 +10,12 @@ import anyio
 import httpx2
 import pytest
 
-from app.peers.client import PeerClient, PeerRequest
-from app.peers.credentials import NodeCredentials, Word
+from app.cluster.peers.client import PeerClient, PeerRequest
+from app.cluster.peers.credentials import NodeCredentials, Word
+from tests.cluster.peers.rig import ALICE, record
 from tests.integration.gateway import ECHO, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.wire import Wire, answer
-from tests.peers.rig import ALICE, record
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -17,10 +17,10 @@ import httpx2
 import psutil
 import pytest
 
-from app.config.settings import Settings
 from app.node import fates
 from app.node import fleet as fleet_module
 from app.node.listeners import reserve_port
+from app.settings.settings import Settings
 from app.storage import migrate
 from tests.integration.gateway import ROOT, Gateway, is_alive, running_gateway, until
 from tests.programs import Program, run_program

@@ -11,10 +11,10 @@ from urllib.parse import quote
 import pytest
 
 from app import cli
-from app.config.settings import Settings
-from app.doctor import storage
+from app.cli.doctor import storage
+from app.cluster.redis.survey import survey
 from app.errors import GatewayError, SettingsError
-from app.redis.survey import survey
+from app.settings.settings import Settings
 from app.storage import Database, migrate
 from tests.integration.gateway import ROOT
 

@@ -13,11 +13,11 @@ import httpx2
 import psycopg
 import pytest
 
+from tests.cluster.redis.faulty_line import FaultyLine, faulty_line
 from tests.integration.gateway import Endpoint, Gateway, until
 from tests.integration.nodes import running_nodes
 from tests.integration.toolboxes import TOOLBOX, Toolset
 from tests.integration.wire import RpcError, Wire
-from tests.redis.faulty_line import FaultyLine, faulty_line
 
 SOON_S = 3.0  # after the answer: milliseconds, unless the machine is busy
 POLLED_S = 6.0  # where nobody tells of it: the nodes look every two seconds, on a machine that may be busy

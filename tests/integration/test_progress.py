@@ -32,7 +32,7 @@ GUIDE = "tenants: {%s: {limits: {sessions: 7}, guides: {style: {text: Be brief.}
 SERVERS = {"mcpServers": {"one": {"command": sys.executable}, "two": {"command": sys.executable}}}
 # Ctrl-C works also where the suite was started with `&`.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-AT_ONCE = "from app.terminal import progress; progress.FIRST_S = 0.0"
+AT_ONCE = "from app.text.terminal import progress; progress.FIRST_S = 0.0"
 
 STOPPING = r"^{}: 1 call in flight, at most \d+ s left; Ctrl-C again stops at once$"
 

@@ -13,11 +13,11 @@ import anyio
 import httpx2
 import pytest
 
+from tests.cluster.redis.faulty_line import Fault, FaultyLine, altering, faulty_line
 from tests.integration.gateway import ROOT, Gateway, for_backends
 from tests.integration.nodes import BUSY_S, Nodes, running_nodes
 from tests.integration.watched import RECOVERED_WITHIN_S, REFUSED_WITHIN_S, WARM, Door, Findings, Watch, watched
 from tests.integration.wire import Wire
-from tests.redis.faulty_line import Fault, FaultyLine, altering, faulty_line
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 6

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from mcp import types
 
+from tests.backends.upstreams.rig import Asked, polite, serving
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
 from tests.integration.remote import (
     EVERYTHING_REMOTE,
@@ -23,7 +24,6 @@ from tests.integration.remote import (
 )
 from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, rpc, wire
-from tests.upstreams.rig import Asked, polite, serving
 
 SDK_KEY = {"Authorization": "Bearer sdk"}
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")

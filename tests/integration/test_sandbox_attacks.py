@@ -21,7 +21,7 @@ from tests.integration.wire import wire
 SLEEP_S = 70_000 + os.getpid() % 10_000  # by which the daemons of this run are known
 ATTACKER = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/attacker.py")]
 NO_BUBBLEWRAP = """
-from app.sandbox import machine
+from app.jail.sandbox import machine
 def find_none(path=None): raise FileNotFoundError("there is no bwrap")
 machine.find_bubblewrap = find_none
 """

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.redis.key_check import NAME, check_value
+from app.cluster.redis.key_check import NAME, check_value
 from tests.integration.gateway import ROOT, running_gateway
 from tests.programs import run_program
 from tests.redis_servers import client_of

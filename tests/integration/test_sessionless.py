@@ -15,11 +15,11 @@ from mcp import types
 
 from app.processes.supervisor import EOF_GRACE_S
 from app.protocol.commands import CANCEL_GRACE_S
-from app.sessions.idle.sweeping import SWEEP_S
+from app.sessions.sweeping import SWEEP_S
 from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends, running_gateway, server_at, stdin_of, until
 from tests.integration.servers import EVERYTHING, python_client, text_of
 from tests.integration.stopwatch import stopwatch
-from tests.sessionless.client import ELICITS
+from tests.sessions.sessionless.client import ELICITS
 
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 
@@ -142,7 +142,7 @@ def impatient(suspended_s: float) -> type[Gateway]:
 
     class Impatient(Gateway):
         FIRST = (
-            "from app.sessionless.requests import SessionlessRequests\n"
+            "from app.sessions.sessionless.requests import SessionlessRequests\n"
             f"SessionlessRequests.__init__.__kwdefaults__['suspended_s'] = {suspended_s}"
         )
 

@@ -16,14 +16,7 @@ import pytest
 
 from tests.integration.gateway import ECHO, ROOT, for_backends, stdin_of, until
 from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes, running_nodes
-from tests.integration.sessionless_wire import (
-    ASKED,
-    SessionlessClient,
-    another_key,
-    others,
-    reason,
-    sessions_of,
-)
+from tests.integration.sessionless_wire import ASKED, SessionlessClient, another_key, others, reason, sessions_of
 from tests.integration.test_node_failures import COUNTING, QUICK_PAUSE_S, executed, for_ever, kill_whole
 from tests.integration.wire import answer, error_of
 

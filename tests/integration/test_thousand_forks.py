@@ -8,11 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from app.sandbox.tiers import Tier
+from app.jail.sandbox.tiers import Tier
+from tests.jail.sandbox.inside import needs_bubblewrap
+from tests.jail.spawner.forked.test_inside import program_of
 from tests.processes.forking.rig import SERVER, descriptors, forked, forking, program
 from tests.processes.forking.rig import value as asked
-from tests.sandbox.inside import needs_bubblewrap
-from tests.spawner.forked.test_inside import program_of
 
 SESSIONS, AT_ONCE = 1000, 8
 

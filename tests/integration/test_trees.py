@@ -32,14 +32,14 @@ MEMORY_BYTES = 64 << 20
 DESCRIPTORS = 8  # connections that stay open for the next request
 
 _NONE = "def none(*_):\n    raise FileNotFoundError('not in this test')\n"
-_NO_BUBBLEWRAP = f"import app.sandbox.machine as machine\n{_NONE}machine.find_bubblewrap = none\n"
+_NO_BUBBLEWRAP = f"import app.jail.sandbox.machine as machine\n{_NONE}machine.find_bubblewrap = none\n"
 _NO_LANDLOCK = (
-    "import app.sandbox.available as available\n"
+    "import app.jail.sandbox.available as available\n"
     "available.landlock = lambda: available.Layer('landlock', False, 'not in this test')\n"
 )
 _NO_GROUPS = (
     "import app.node.parts.sandboxing as sandboxing\n"
-    "from app.sandbox.cgroup_roots import CgroupRoots\n"
+    "from app.jail.sandbox.cgroup_roots import CgroupRoots\n"
     "sandboxing.open_roots = CgroupRoots\n"
 )
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.integration.gateway import Gateway
-from tests.sandbox.inside import IS_ROOT, SYSTEM_PYTHON, needs_bubblewrap, open_directory
+from tests.jail.sandbox.inside import IS_ROOT, SYSTEM_PYTHON, needs_bubblewrap, open_directory
 
 pytestmark = [needs_bubblewrap, pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")]
 

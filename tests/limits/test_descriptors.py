@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.limits._machine import Machine, Use
 from app.limits.descriptors import NO_LIMIT, ProcessRoom, for_connections, for_sessions
-from app.limits.machine import Machine, Use
 
 
 class FakeMachine(Machine):

@@ -7,7 +7,7 @@ import pytest
 from app.domain import Limits
 from app.errors import QuotaExceeded, RateLimited
 from app.limits.gates import MAX_LINGERING, TenantGate, TenantGates
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
 

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from app.config.settings import Settings
 from app.domain import Limits
 from app.errors import QuotaExceeded
 from app.limits.gates import TenantGate
 from app.limits.overload import Overload, Passed
-from app.metrics import Metrics
+from app.settings.settings import Settings
+from app.telemetry.metrics import Metrics
 
 ALICE = ("acme", "key", "alice")
 NOW = 1e9

@@ -1,6 +1,6 @@
 """Lately: what was refused in the last minutes."""
 
-from app.limit_reached import LimitReached
+from app.errors import LimitReached
 from app.limits.lately import KEPT_S, MAX_KEPT, Happened, Lately, Refusals, RefusedTo
 
 

@@ -20,8 +20,8 @@ from app.limits.loop_shares import (
     LoopShares,
     LoopUses,
 )
-from app.metrics import Metrics
-from app.search.work import Work
+from app.protocol.search.work import Work
+from app.telemetry.metrics import Metrics
 
 
 class Clock:

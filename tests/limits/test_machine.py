@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.limits.machine import Machine, Use
+from app.limits._machine import Machine, Use
 
 MEMINFO = "MemTotal:       1000000 kB\nMemFree:  1 kB\nMemAvailable:    250000 kB\nHugePages_Total:       0\n"
 

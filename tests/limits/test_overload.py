@@ -7,9 +7,9 @@ import anyio.lowlevel
 import pytest
 
 from app.errors import Overloaded
-from app.limits.machine import Machine, Use
+from app.limits._machine import Machine, Use
 from app.limits.overload import CALLS_LAG, HOLD_S, Level, Marks, Overload
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 
 class FakeMachine(Machine):

@@ -9,7 +9,7 @@ import pytest
 from app.domain import Limits
 from app.errors import NotFound, StorageUnavailable
 from app.limits.tenant_budgets import LOOK_UP_AGAIN_S, MIB, NO_MEMORY, Allowance, MemoryUse, TenantBudgets
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 TEN = Limits(memory_mb=None, spawns_per_minute=10)
 LARGE = MemoryUse(90 * MIB, 60 * MIB)

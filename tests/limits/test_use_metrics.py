@@ -5,7 +5,7 @@ import pytest
 from app.domain import Limits
 from app.limits.gates import TenantGates
 from app.limits.use_metrics import show_use
-from app.metrics import Metrics
+from app.telemetry.metrics import Metrics
 
 ALICE = ("acme", "key", "alice")
 

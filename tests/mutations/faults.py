@@ -36,7 +36,7 @@ KEYS = ("tests/auth/test_api_keys.py",)
 POLICY = ("tests/auth/test_policy.py",)
 GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
 PLAN = ("tests/backends/test_plan.py",)
-WAITS = ("tests/transports/test_front_still_allowed.py",)
+WAITS = ("tests/http/transports/test_front_still_allowed.py",)
 POOL = ("tests/backends/test_pool.py", "tests/backends/test_pool_breaker.py")
 
 FAULTS = (
@@ -142,21 +142,21 @@ FAULTS = (
     # --- one process, several principals
     Fault(
         "a task is anybody's",
-        "app/protocol/shared/task_owners.py",
+        "app/protocol/shared/_task_owners.py",
         "return known is not None and known.principal == principal",
         "return known is not None",
         ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "a task that two were given stays the second's",
-        "app/protocol/shared/task_owners.py",
+        "app/protocol/shared/_task_owners.py",
         "            if known.principal != principal:\n                return\n",
         "",
         ("tests/protocol/shared/test_multiplex.py",),
     ),
     Fault(
         "a cursor of the process is told to the client",
-        "app/protocol/shared/task_owners.py",
+        "app/protocol/shared/_task_owners.py",
         "= encoded(cursor)",
         '= members_of(result)["nextCursor"]',
         ("tests/protocol/shared/test_multiplex.py",),
@@ -170,7 +170,7 @@ FAULTS = (
     ),
     Fault(
         "all hear the lowest log level",
-        "app/protocol/shared/log_levels.py",
+        "app/protocol/shared/_log_levels.py",
         "return level in LEVELS and LEVELS.index(level) >= self._wanted.get(who, USUAL)",
         "return True",
         ("tests/protocol/shared/test_multiplex.py",),
@@ -341,7 +341,7 @@ FAULTS = (
     ),
     Fault(
         "names that stand twice in a token are taken",
-        "app/auth/token_form.py",
+        "app/auth/_token_form.py",
         "if len(members) != len(pairs):",
         "if len(members) > len(pairs):",
         TOKENS,
@@ -455,42 +455,42 @@ FAULTS = (
     # --- processes
     Fault(
         "a tenant takes one process more than it may",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "if tenant.limit is not None and tenant.used + self._taken[key[0]] >= tenant.limit:",
         "if tenant.limit is not None and tenant.used + self._taken[key[0]] > tenant.limit:",
         PLAN,
     ),
     Fault(
         "the first tenant in the queue is always served first",
-        "app/backends/waiting_callers.py",
+        "app/backends/_waiting_callers.py",
         "            self._queues.move_to_end(waiter.tenant)",
         "            pass",
         ("tests/backends/test_waiting_callers.py",),
     ),
     Fault(
         "a node starts one process more than it may",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "is_full = self._view.node.alive + self._new.total() >= self._view.node.limit",
         "is_full = self._view.node.alive + self._new.total() > self._view.node.limit",
         PLAN,
     ),
     Fault(
         "the breaker never opens",
-        "app/backends/breaker.py",
+        "app/backends/_breaker.py",
         "was_open, self.is_open = self.is_open, self._in_a_row >= OPENING_DEATHS",
         "was_open, self.is_open = self.is_open, self._in_a_row > 99",
         ("tests/backends/test_breaker.py", *POOL),
     ),
     Fault(
         "callers wait for a start that is later than they may wait",
-        "app/backends/early_deaths.py",
+        "app/backends/_early_deaths.py",
         "breaker.retry_after_s(now) > patience_s or (breaker.is_open and stock.allowance(now) == 0)",
         "breaker.is_open and stock.allowance(now) == 0",
         POOL,
     ),
     Fault(
         "who waits goes on waiting when the next start gets too late",
-        "app/backends/early_deaths.py",
+        "app/backends/_early_deaths.py",
         "next_at = math.inf if stock.breaker.is_open else now + stock.breaker.retry_after_s(now)",
         "next_at = math.inf if stock.breaker.is_open else now",
         POOL,
@@ -514,18 +514,18 @@ FAULTS = (
         "app/backends/checks/backend_check.py",
         "return max(0.0, timeouts.initialize_s - Timeouts().initialize_s)",
         "return 0.0",
-        ("tests/backends/checks/test_backend_check.py", "tests/catalog/test_catalog.py"),
+        ("tests/backends/checks/test_backend_check.py", "tests/backends/catalog/test_catalog.py"),
     ),
     Fault(
         "a session that gives its dead process back makes it no early death",
-        "app/backends/lease.py",
+        "app/backends/_lease.py",
         "return self.lease is None or not self.lease.has_shaken_hands",
         "return self.lease is None",
         ("tests/integration/test_breaker.py",),
     ),
     Fault(
         "the back-off does not grow",
-        "app/backends/breaker.py",
+        "app/backends/_breaker.py",
         "FIRST_DELAY_S * 2 ** min(self._in_a_row - 1, 16)",
         "FIRST_DELAY_S",
         ("tests/backends/test_breaker.py",),
@@ -533,7 +533,7 @@ FAULTS = (
     # --- after a wait, and after the end
     Fault(
         "who has waited is not asked again",
-        "app/transports/request.py",
+        "app/http/transports/request.py",
         "            if count == since:\n",
         "            if True or count == since:\n",
         WAITS,
@@ -547,10 +547,10 @@ FAULTS = (
     ),
     Fault(
         "a session that is taken over while its key is revoked stays",
-        "app/transports/remote/remote_sessions.py",
+        "app/http/remote/remote_sessions.py",
         '                session.close("key_revoked")\n',
         "                pass\n",
-        ("tests/transports/remote/test_remote_sessions.py",),
+        ("tests/http/remote/test_remote_sessions.py",),
     ),
     Fault(
         "streams outlive their credential",
@@ -582,17 +582,17 @@ FAULTS = (
     ),
     Fault(
         "a batch is begun that does not fit whole",
-        "app/transports/streamable_http.py",
+        "app/http/transports/streamable_http.py",
         "session.calls.require_room(counted, len(requests), size)",
         "pass",
         ("tests/integration/test_calls_at_once.py",),
     ),
     Fault(
         "a refusal of a later round counts as one of the call",
-        "app/links/bridged.py",
+        "app/backends/connections/_bridged.py",
         "if is_refusal(error) else error",
         "if False and is_refusal(error) else error",
-        ("tests/links/test_bridged.py",),
+        ("tests/backends/connections/test_bridged.py",),
     ),
     *FAULTS_OF_THE_HOME,
     *FAULTS_OF_THE_KERNEL,

@@ -4,11 +4,11 @@ from tests.mutations.fault import Fault
 
 ROUND = ("tests/cli/files/test_exporting.py",)
 SEARCH = ("tests/admin/resources/tools/test_toolsets.py",)
-CATALOG = ("tests/catalog/test_catalog.py",)
+CATALOG = ("tests/backends/catalog/test_catalog.py",)
 USES = ("tests/auth/test_credential_uses.py",)
 ENDS = ("tests/cluster/test_change_propagation.py",)
 DUE = ("tests/admin/resources/now/test_problems.py",)
-REST = ("tests/transports/test_rest.py",)
+REST = ("tests/http/transports/test_rest.py",)
 FILES = ("tests/cli/files/test_gateway_file.py",)
 RECIPES = ("tests/admin/resources/tools/test_recipes.py",)
 PROBLEMS = ("tests/http/test_problems.py",)
@@ -20,7 +20,7 @@ DECLARED = ("tests/admin/test_resource.py",)
 FAULTS_OF_ADMINISTRATION = (
     Fault(
         "a patch that changes nothing makes a version",
-        "app/admin/resource.py",
+        "app/admin/_resource.py",
         "if changed != found:",
         "if True:",
         ("tests/admin/resources/tools/test_guides.py",),
@@ -41,7 +41,7 @@ FAULTS_OF_ADMINISTRATION = (
     ),
     Fault(
         "a change of a declared resource asks for no state",
-        "app/storage/rows.py",
+        "app/storage/_rows.py",
         "unchanged = and_(self.row(*key), self._table.c.version == version)",
         "unchanged = self.row(*key)",
         ("tests/storage/test_declared.py",),
@@ -90,7 +90,7 @@ FAULTS_OF_ADMINISTRATION = (
     ),
     Fault(
         "a decision without a list is of all tools",
-        "app/catalog/judging.py",
+        "app/backends/catalog/judging.py",
         'if tool not in found or needs_person(_status(found[tool]["status"]))]',
         "]",
         CATALOG,
@@ -104,7 +104,7 @@ FAULTS_OF_ADMINISTRATION = (
     ),
     Fault(
         "a revoked key leaves its alarm",
-        "app/this_node/change_effects.py",
+        "app/cluster/node_status/change_effects.py",
         """        self._authenticator.forget(identity)
         self._authenticator.uses.settle(lambda each: each == identity)
         self._inspecting""",
@@ -121,7 +121,7 @@ FAULTS_OF_ADMINISTRATION = (
     ),
     Fault(
         "the traceback of a bug in REST has no request id",
-        "app/transports/rest.py",
+        "app/http/transports/rest.py",
         """        except Exception:
             log.exception(""",
         """        except ZeroDivisionError:
@@ -137,35 +137,35 @@ FAULTS_OF_ADMINISTRATION = (
     ),
     Fault(
         "a page has as many bytes as its items",
-        "app/admin/paging.py",
+        "app/admin/_paging.py",
         "if items and size > MAX_BYTES:",
         "if False:",
         PAGING,
     ),
     Fault(
         "a page is empty if its first item is large",
-        "app/admin/paging.py",
+        "app/admin/_paging.py",
         "if items and size > MAX_BYTES:",
         "if size > MAX_BYTES:",
         PAGING,
     ),
     Fault(
         "large items are read all at once",
-        "app/admin/paging.py",
+        "app/admin/_paging.py",
         "min(AT_ONCE, self.fetch - len(found))",
         "self.fetch - len(found)",
         PAGING,
     ),
     Fault(
         "large items are read on when the page is full",
-        "app/admin/paging.py",
+        "app/admin/_paging.py",
         "and len(found) < self.fetch and size <= MAX_BYTES:",
         "and len(found) < self.fetch:",
         PAGING,
     ),
     Fault(
         "a patch removes nulls that it does not name",
-        "app/admin/merge_patch.py",
+        "app/admin/_merge_patch.py",
         "merged = dict(members)",
         "merged = {name: value for name, value in members.items() if value is not None}",
         RECIPES,

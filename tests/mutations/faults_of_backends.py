@@ -144,7 +144,7 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a change that was held back is told only while a call runs",
-        "app/sessions/idle/sweeping.py",
+        "app/sessions/sweeping.py",
         " or exchange.holds_back",
         "",
         ("tests/sessions/test_registry.py",),
@@ -172,7 +172,7 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a certificate that is not trusted is told as a name that is not found",
-        "app/backends/checks/missed.py",
+        "app/backends/checks/_missed.py",
         'if not (has_found_server and entries[index]["what"] == _NAMES)',
         "if True",
         ("tests/backends/checks/test_missed.py",),

@@ -3,8 +3,8 @@
 from tests.mutations.fault import Fault
 
 REST = "tests/admin/resources/now/test_inspections.py"
-OBJECT = "tests/this_node/test_inspecting.py"
-MEMORY = "tests/inspections/test_inspection.py"
+OBJECT = "tests/cluster/node_status/test_inspecting.py"
+MEMORY = "tests/telemetry/capture/test_inspection.py"
 
 FAULTS_OF_INSPECTIONS = (
     Fault(
@@ -23,28 +23,28 @@ FAULTS_OF_INSPECTIONS = (
     ),
     Fault(
         "an inspection that nobody has confirmed goes on",
-        "app/this_node/inspecting.py",
+        "app/cluster/node_status/inspecting.py",
         'self._inspections.end(each, now, "not_confirmed")',
         "pass",
         (f"{OBJECT}::test_one_that_nobody_confirms_ends_and_what_it_saw_is_gone",),
     ),
     Fault(
         "the secrets of a later version of the backend are shown",
-        "app/this_node/inspecting.py",
+        "app/cluster/node_status/inspecting.py",
         "inspection.learn(self._secrets(session.spec))",
         "pass",
         (f"{OBJECT}::test_the_secrets_of_each_version_of_the_backend_are_masked",),
     ),
     Fault(
         "an inspection that has ended goes on recording",
-        "app/this_node/inspecting.py",
+        "app/cluster/node_status/inspecting.py",
         "session.record(None)",
         "pass",
         (f"{OBJECT}::test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant",),
     ),
     Fault(
         "a node that stood still goes on looking, although others have said that it is over",
-        "app/this_node/inspecting.py",
+        "app/cluster/node_status/inspecting.py",
         'self.end_where(lambda inspection: True, "standstill")',
         "pass",
         (f"{OBJECT}::test_after_a_standstill_all_end_since_others_have_said_that_they_are_over",),
@@ -58,14 +58,14 @@ FAULTS_OF_INSPECTIONS = (
     ),
     Fault(
         "tenants that have filled the memory leave nothing to others",
-        "app/inspections/memory.py",
+        "app/telemetry/capture/_memory.py",
         "return self._largest(tenant if with_it >= self._bytes_of[most] and self._bytes_of.get(tenant) else most)",
         "return holder if holder.bytes else self._largest(most)",
         (f"{MEMORY}::test_tenants_that_have_filled_the_memory_leave_others_an_equal_share",),
     ),
     Fault(
         "an inspection of next sessions sees older ones that move to its node",
-        "app/this_node/inspecting.py",
+        "app/cluster/node_status/inspecting.py",
         "if session.state is SessionState.OPEN and",
         "if False and",
         (
@@ -74,52 +74,52 @@ FAULTS_OF_INSPECTIONS = (
     ),
     Fault(
         "what a message names is kept with its secrets",
-        "app/inspections/inspection.py",
+        "app/telemetry/capture/inspection.py",
         "return self._mask.text(word)[:MAX_SHOWN]",
         "return word[:MAX_SHOWN]",
-        ("tests/this_node/test_inspecting.py::test_secrets_are_masked_in_what_a_message_names_too",),
+        ("tests/cluster/node_status/test_inspecting.py::test_secrets_are_masked_in_what_a_message_names_too",),
     ),
     Fault(
         "of a member that an object has twice only the last one is masked",
-        "app/inspections/masking.py",
+        "app/telemetry/capture/masking.py",
         "return all_of_it if repeated else found",
         "return found",
-        ("tests/inspections/test_masking.py",),
+        ("tests/telemetry/capture/test_masking.py",),
     ),
     Fault(
         "masking one message takes as long as it takes",
-        "app/inspections/masking.py",
+        "app/telemetry/capture/masking.py",
         "if self._until is not math.inf and",
         "if False and",
-        ("tests/inspections/test_masking.py::test_a_message_that_takes_long_to_look_through_is_given_up",),
+        ("tests/telemetry/capture/test_masking.py::test_a_message_that_takes_long_to_look_through_is_given_up",),
     ),
     Fault(
         "many small values are looked through for as long as it takes",
-        "app/inspections/masking.py",
+        "app/telemetry/capture/masking.py",
         "            self._look_at_time()\n            if depth > MAX_DEPTH:",
         "            if depth > MAX_DEPTH:",
-        ("tests/inspections/test_masking.py::test_many_small_values_are_given_up_too",),
+        ("tests/telemetry/capture/test_masking.py::test_many_small_values_are_given_up_too",),
     ),
     Fault(
         "a text with one form of a credential is taken for one that has none",
-        "app/inspections/masking.py",
+        "app/telemetry/capture/masking.py",
         '"key", "sig")',
         '"key")',
-        ("tests/inspections/test_masking.py::test_each_form_of_a_credential_is_looked_for_by_itself",),
+        ("tests/telemetry/capture/test_masking.py::test_each_form_of_a_credential_is_looked_for_by_itself",),
     ),
     Fault(
         "letters that stand for ours where case is ignored hide a credential",
-        "app/inspections/masking.py",
+        "app/telemetry/capture/masking.py",
         "cleaned.lower() if cleaned.isascii() else None",
         "cleaned.lower()",
-        ("tests/inspections/test_masking.py::test_each_form_of_a_credential_is_looked_for_by_itself",),
+        ("tests/telemetry/capture/test_masking.py::test_each_form_of_a_credential_is_looked_for_by_itself",),
     ),
     Fault(
         "masking is nobody's share of the loop",
-        "app/inspections/looking_time.py",
+        "app/telemetry/capture/_looking_time.py",
         "        self._charge(seconds)\n",
         "",
-        ("tests/inspections/test_inspection.py::test_masking_is_charged_to_the_tenant",),
+        ("tests/telemetry/capture/test_inspection.py::test_masking_is_charged_to_the_tenant",),
     ),
     Fault(
         "what is being started when the spawner dies counts as dead",

@@ -2,12 +2,12 @@
 
 from tests.mutations.fault import Fault
 
-PARKING = ("tests/sessions/idle/test_parking.py",)
-PARKED = ("tests/links/test_respawning_parked.py",)
-FREEZING = ("tests/sessions/idle/test_parking_frozen.py",)
-FROZEN = ("tests/links/resting/test_freezing.py",)
-FREEZER = ("tests/processes/freezing/test_freezer.py",)
-RECLAIMING = ("tests/sessions/idle/test_reclaiming.py",)
+PARKING = ("tests/sessions/test_parking.py",)
+PARKED = ("tests/backends/connections/test_respawning_parked.py",)
+FREEZING = ("tests/sessions/test_parking_frozen.py",)
+FROZEN = ("tests/backends/connections/test_freezing.py",)
+FREEZER = ("tests/processes/test_freezer.py",)
+RECLAIMING = ("tests/sessions/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
 MEASURING = ("tests/processes/test_measuring.py",)
@@ -23,17 +23,17 @@ UNREAD = ("tests/limits/test_unread_answers.py",)
 FAULTS_OF_LIMITS = (
     Fault(
         "any number of a tenant's large bodies may arrive at once",
-        "app/transports/arriving_bodies.py",
+        "app/http/transports/arriving_bodies.py",
         "async with places, self._of_node:",
         "async with self._of_node:",
-        ("tests/transports/test_arriving_bodies.py",),
+        ("tests/http/transports/test_arriving_bodies.py",),
     ),
     Fault(
         "large bodies that arrive take no place",
-        "app/transports/arriving_bodies.py",
+        "app/http/transports/arriving_bodies.py",
         "if arrived >= LARGE_BYTES and not is_placed:",
         "if arrived < 0:",
-        ("tests/transports/test_request_bodies.py",),
+        ("tests/http/transports/test_request_bodies.py",),
     ),
     Fault(
         "answers that nobody reads are kept however many they are",
@@ -58,63 +58,63 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a session with a call in flight makes room",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "    if exchange.in_flight or exchange.has_questions or session.streams.listen.attached:\n",
         "    if exchange.has_questions or session.streams.listen.attached:\n",
         RECLAIMING,
     ),
     Fault(
         "a session whose server waits for an answer makes room",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "exchange.in_flight or exchange.has_questions or session.streams.listen.attached",
         "exchange.in_flight or session.streams.listen.attached",
         RECLAIMING,
     ),
     Fault(
         "a session with a running task makes room",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         " or exchange.running_tasks.is_any(now)",
         "",
         RECLAIMING,
     ),
     Fault(
         "a session that waits for its process makes room",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "if session.state in (SessionState.CONNECTING, SessionState.CLOSED) or",
         "if session.state is SessionState.CLOSED or",
         RECLAIMING,
     ),
     Fault(
         "the session that was idle last makes room",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "longest = nsmallest(count + 1, since)",
         "longest = sorted(since, reverse=True)[: count + 1]",
         RECLAIMING,
     ),
     Fault(
         "sessions make room however short they were idle",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "if now - at >= idle_s][:count]",
         "][:count]",
         RECLAIMING,
     ),
     Fault(
         "sessions of any backend make room",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "if session.spec.key == spec.key and (whose is None",
         "if (whose is None",
         RECLAIMING,
     ),
     Fault(
         "others make room for a principal that has all it may have",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         'principal if limit == "sessions_per_principal" else None',
         "None",
         RECLAIMING,
     ),
     Fault(
         "a node that stood still ends what may be another's",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "if self._sessions.draining or self._standstill.is_detected():  # some may be",
         "if self._sessions.draining:  # some may be",
         RECLAIMING,
@@ -135,56 +135,56 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a notification to a parked session is lost",
-        "app/links/respawning.py",
+        "app/backends/connections/respawning.py",
         "elif type(message) is Notification and self._state in _RESTS:",
         "elif type(message) is Notification and self._state is LinkState.WAKING:",
         PARKED,
     ),
     Fault(
         "a parked session that finds no process ends",
-        "app/links/respawning.py",
+        "app/backends/connections/respawning.py",
         "            except GatewayError as error:\n                self._stay_parked(error)",
         "            except GatewayError:\n                self._end(_REFUSED)",
         PARKED,
     ),
     Fault(
         "a session is parked with a running task",
-        "app/sessions/idle/parking.py",
+        "app/sessions/parking.py",
         " or exchange.running_tasks.is_any(now)",
         "",
         PARKING,
     ),
     Fault(
         "a session that is to free a process ends though it could be parked",
-        "app/sessions/idle/reclaiming.py",
+        "app/sessions/reclaiming.py",
         "if not (for_process and self._parking.give_back(session, now)):",
         "if True:",
         PARKING,
     ),
     Fault(
         "a session is frozen to free its process, which it keeps",
-        "app/sessions/idle/parking.py",
+        "app/sessions/parking.py",
         'return rests_as(session.spec) == "parked" and self.park(session, now)',
         "return self.park(session, now)",
         FREEZING,
     ),
     Fault(
         "a message to a frozen process has it not go on",
-        "app/links/resting/freezing.py",
+        "app/backends/connections/_freezing.py",
         "        self._was_refused = False\n        if self._stillness is Stillness.FROZEN:\n            self._go_on()\n",
         "        self._was_refused = False\n",
         FROZEN,
     ),
     Fault(
         "a process that had something to say stays frozen",
-        "app/links/resting/freezing.py",
+        "app/backends/connections/_freezing.py",
         "            self._go_on()\n        self._note(line)\n",
         "            pass\n        self._note(line)\n",
         FROZEN,
     ),
     Fault(
         "a process that cannot go on is left as it is",
-        "app/links/resting/freezing.py",
+        "app/backends/connections/_freezing.py",
         '                self._process.kill("could not be thawed")',
         '                "could not be thawed"',
         FROZEN,
@@ -198,14 +198,14 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a process that does not stand still in time is left half frozen",
-        "app/processes/freezing/freezer.py",
+        "app/processes/freezer.py",
         "            self._orders.appendleft(_Order(group, False, lambda error: None))\n",
         "",
         FREEZER,
     ),
     Fault(
         "a caller ends a session though a process stops already",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "            if comes_free[limited] > 0:\n                comes_free[limited] -= 1\n            else:",
         "            if True:",
         PLAN,
@@ -219,14 +219,14 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a changed backend is not asked for idle sessions",
-        "app/backends/backend_stock.py",
+        "app/backends/_backend_stock.py",
         "self.spec, self.is_forgotten, self.reclaim_at = spec, False, 0.0",
         "self.spec, self.is_forgotten = spec, False",
         POOL,
     ),
     Fault(
         "a task that has ended keeps its session for ever",
-        "app/protocol/running_tasks.py",
+        "app/protocol/_running_tasks.py",
         '        if string_of(members.get("status")) in _OVER:\n            self._until.pop(task, None)\n        elif',
         "        if",
         TASKS,
@@ -240,14 +240,14 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "what is used changes the entity tag of a tenant",
-        "app/admin/conditions.py",
+        "app/admin/_conditions.py",
         ', "use"}',
         "}",
         ("tests/admin/resources/test_tenants.py",),
     ),
     Fault(
         "who has waited in vain for a process hears of the backend's limit, whoever's it was",
-        "app/backends/pool_limits.py",
+        "app/backends/_pool_limits.py",
         "        if most is not None and used >= most:\n            return LimitReached",
         "        if False and most is not None:\n            return LimitReached",
         POOL,
@@ -268,28 +268,28 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a tenant starts as many processes a minute as it wants",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "        if tenant.starts_left is None or self._new_of_tenants[name] < tenant.starts_left:\n",
         "        if True:\n",
         (*PLAN, *BUDGETS),
     ),
     Fault(
         "several starts of one plan count as one",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "        self._new_of_tenants[key[0]] += 1\n",
         "",
         PLAN,
     ),
     Fault(
         "warm processes are replaced while the node is busy with calls",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "        if self._view.node.is_busy and backend.is_filled:\n",
         "        if False:\n",
         PLAN,
     ),
     Fault(
         "a busy node never replaces warm processes",
-        "app/backends/plan.py",
+        "app/backends/_plan.py",
         "        return min(wanted_at, backend.refill_by)\n",
         "        return wanted_at\n",
         PLAN,
@@ -303,7 +303,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "who waits for the rate is told to come again at once",
-        "app/backends/pool_limits.py",
+        "app/backends/_pool_limits.py",
         ".at(reached).again_after(again_after_s)",
         ".at(reached)",
         BUDGETS,
@@ -345,7 +345,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "processes that only a look limits are looked at every ten seconds",
-        "app/processes/meter.py",
+        "app/processes/_meter.py",
         "            every_s = min(every_s, self._cost_s / LOOKING_SHARE)\n",
         "            pass\n",
         METER,
@@ -359,7 +359,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "there are series for any number of backends",
-        "app/metrics.py",
+        "app/telemetry/metrics.py",
         "        if len(self._seen) >= self._most:\n",
         "        if False:\n",
         METER,
@@ -387,7 +387,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "the control group of a tenant has no limit",
-        "app/sandbox/sandboxes.py",
+        "app/jail/sandbox/sandboxes.py",
         "memory_mb, is_asked = self._memory_mb_of(spec.tenant)",
         "memory_mb, is_asked = None",
         PROCESS_LIMITS,
@@ -443,35 +443,35 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a large body is handled in the turn in which it was read",
-        "app/transports/large_bodies.py",
+        "app/http/transports/_large_bodies.py",
         "    await turn_for(request, body, shares)\n    return message\n",
         "    return message\n",
-        ("tests/transports/test_front_shares.py",),
+        ("tests/http/transports/test_front_shares.py",),
     ),
     Fault(
         "requests to the REST API do not wait for a turn",
-        "app/admin/route.py",
+        "app/admin/_route.py",
         "await shares.enter(tenant)",
         "pass",
         REST_SHARES,
     ),
     Fault(
         "what a request to the REST API does on the loop is nobody's",
-        "app/admin/route.py",
+        "app/admin/_route.py",
         "await shares.charged(tenant, checked(request))",
         "await checked(request)",
         REST_SHARES,
     ),
     Fault(
         "requests that name another tenant use up its share of the loop",
-        "app/admin/route.py",
+        "app/admin/_route.py",
         "named if may_see(principal, named) and is_name(named) else principal.tenant",
         "named",
         REST_SHARES,
     ),
     Fault(
         "a key that was revoked while its request waited for a turn is let in",
-        "app/admin/route.py",
+        "app/admin/_route.py",
         "        request.scope[PRINCIPAL] = await authenticate_again(request)\n",
         "",
         REST_SHARES,
@@ -485,7 +485,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "whoever raises a session's calls is not told that open sessions keep theirs",
-        "app/limit_reached.py",
+        "app/errors.py",
         'where += " (for new sessions)" if of == "session" else ""',
         'where += ""',
         ("tests/integration/test_hints.py",),

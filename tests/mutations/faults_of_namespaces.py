@@ -2,18 +2,22 @@
 
 from tests.mutations.fault import Fault
 
-BUBBLEWRAP = ("tests/sandbox/test_bubblewrap.py",)
-NEEDS = ("tests/sandbox/test_needs.py",)
-INNER = ("tests/spawner/wrapped/test_inner.py",)
-WATCHER = ("tests/spawner/watch/test_watcher.py",)
+BUBBLEWRAP = ("tests/jail/sandbox/test_bubblewrap.py",)
+NEEDS = ("tests/jail/sandbox/test_needs.py",)
+INNER = ("tests/jail/spawner/test_wrapped_process.py",)
+WATCHER = ("tests/jail/spawner/test_watcher.py",)
 HOMES = ("tests/processes/test_own_homes.py",)
 DISK, RUNNING = ("tests/processes/test_disk.py",), ("tests/processes/test_supervisor.py",)
-COMPOSER = ("tests/sandbox/test_composer.py",)
+COMPOSER = ("tests/jail/sandbox/test_composer.py",)
 KEEPERS = ("tests/backends/test_pool_keepers.py",)
-_BUBBLEWRAP, _NEEDS = "app/sandbox/bubblewrap.py", "app/sandbox/needs.py"
-_INNER, _HOMES, _STOCK = "app/spawner/wrapped/inner.py", "app/processes/own_homes.py", "app/backends/backend_stock.py"
-_CONFINEMENT = "app/spawner/confinement.py"
-_DISK, _DIRECTORIES = "app/processes/disk.py", "app/processes/home_directories.py"
+_BUBBLEWRAP, _NEEDS = "app/jail/sandbox/_bubblewrap.py", "app/jail/sandbox/needs.py"
+_INNER, _HOMES, _STOCK = (
+    "app/jail/spawner/_wrapped_process.py",
+    "app/processes/own_homes.py",
+    "app/backends/_backend_stock.py",
+)
+_CONFINEMENT = "app/jail/spawner/_confinement.py"
+_DISK, _DIRECTORIES = "app/processes/_disk.py", "app/processes/_home_directories.py"
 
 FAULTS_OF_NAMESPACES = (
     Fault("other processes are seen", _BUBBLEWRAP, '"--unshare-pid", ', "", BUBBLEWRAP),
@@ -60,8 +64,8 @@ FAULTS_OF_NAMESPACES = (
     ),
     Fault("the wrapper holds the program's pipes", _CONFINEMENT, "os.dup2(nothing, own)", "pass", INNER),
     Fault("what prepares the program counts as it", _INNER, "return bool(arguments) and not arguments.startswith(_SHELL)", "return True", INNER),
-    Fault("modes that keep a tenant's user out are not named", "app/spawner/watch/missed.py", "missed = missed or self._closed_to_user", "_ = missed or self._closed_to_user", WATCHER),
-    Fault("what an access control list grants counts as closed", "app/spawner/watch/inside.py", "return bool(os.getxattr(", "return not bool(os.getxattr(", WATCHER),
+    Fault("modes that keep a tenant's user out are not named", "app/jail/spawner/_missed.py", "missed = missed or self._closed_to_user", "_ = missed or self._closed_to_user", WATCHER),
+    Fault("what an access control list grants counts as closed", "app/jail/spawner/_paths_inside.py", "return bool(os.getxattr(", "return not bool(os.getxattr(", WATCHER),
     Fault("the wrapper's death leaves the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--new-session"', INNER),
     Fault("a signal ends the wrapper with the program", _BUBBLEWRAP, '"--new-session", "--die-with-parent"', '"--die-with-parent"', INNER),
     Fault("what is forbidden is opened", _NEEDS, "if _is_within(real, (each,)):", "if False:", NEEDS),
@@ -78,7 +82,7 @@ FAULTS_OF_NAMESPACES = (
     Fault("the home of a running process is a leftover", _HOMES, "return False  # in use, or", "pass  # in use, or", HOMES),
     Fault(
         "clients read paths of the node in why a sandbox could not be made",
-        "app/processes/start_failures.py",
+        "app/processes/_start_failures.py",
         "if error.stage in _OF_THE_SANDBOX:",
         "if False:",
         RUNNING,
@@ -100,7 +104,7 @@ FAULTS_OF_NAMESPACES = (
     Fault("a refused start leaves a directory", _HOMES, "if private is not None:", "if False:", HOMES),
     Fault(
         "variables of the loader reach what confines",
-        "app/sandbox/composer.py",
+        "app/jail/sandbox/composer.py",
         "environment, late = handed_in.split(environment)",
         "late: dict[str, str] = {}",
         COMPOSER,

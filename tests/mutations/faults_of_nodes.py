@@ -9,23 +9,23 @@ SESSIONS = "app/node/parts/sessions.py"
 MEMBERSHIP = "app/node/parts/membership.py"
 ROUTES = "app/node/parts/routes.py"
 W = "tests/cluster/test_session_takeover_of_the_woken.py"
-T = "tests/routing/test_redis_store_counts.py"
+T = "tests/cluster/routing/test_redis_store_counts.py"
 
 FAULTS_OF_NODES = (
     # --- app/node/gateway.py and parts, a line each
     Fault(
         "short pieces of another node's answer have no limit",
-        "app/peers/connection.py",
+        "app/cluster/peers/_connection.py",
         "max(len(chunk), LEAST_PIECE_BYTES)",
         "len(chunk)",
-        ("tests/peers/test_client.py::test_short_pieces_of_an_answer_fill_the_room_for_it_too",),
+        ("tests/cluster/peers/test_client.py::test_short_pieces_of_an_answer_fill_the_room_for_it_too",),
     ),
     Fault(
         "headers of another node's answer have no limit",
-        "app/peers/connection.py",
+        "app/cluster/peers/_connection.py",
         "if len(self._response.headers) >= MAX_HEADERS:",
         "if False:",
-        ("tests/peers/test_client_strangers.py",),
+        ("tests/cluster/peers/test_client_strangers.py",),
     ),
     Fault(
         "chunks of a document have no limit",
@@ -247,38 +247,41 @@ FAULTS_OF_NODES = (
     # --- ownership, standstill, journals
     Fault(
         "after a standstill the node goes on after one failed attempt",
-        "app/routing/heartbeat.py",
+        "app/cluster/routing/heartbeat.py",
         "if self._clock() >= woke_at + RENEW_S:",
         "if True:",
-        ("tests/routing/test_heartbeat.py::test_after_a_gap_it_tries_again_and_then_gives_up",),
+        ("tests/cluster/routing/test_heartbeat.py::test_after_a_gap_it_tries_again_and_then_gives_up",),
     ),
     Fault(
         "a node whose lease ended in a gap goes on without proof",
-        "app/routing/heartbeat.py",
+        "app/cluster/routing/heartbeat.py",
         "if stood_still_at < self.last_ok + LEASE_S <= woke_at:",
         "if False:",
-        ("tests/routing/test_heartbeat.py", "tests/cluster/test_session_takeover_of_the_woken.py"),
+        ("tests/cluster/routing/test_heartbeat.py", "tests/cluster/test_session_takeover_of_the_woken.py"),
     ),
     Fault(
         "a lease begins when its answer is read",
-        "app/routing/heartbeat.py",
+        "app/cluster/routing/heartbeat.py",
         "self.is_ok, self.last_ok = True, sent_at",
         "self.is_ok, self.last_ok = True, self._clock()",
-        ("tests/routing/test_heartbeat.py::test_a_lease_begins_when_it_is_asked_for",),
+        ("tests/cluster/routing/test_heartbeat.py::test_a_lease_begins_when_it_is_asked_for",),
     ),
     Fault(
         "after a gap routes are proved under a lease that is over",
-        "app/routing/heartbeat.py",
+        "app/cluster/routing/heartbeat.py",
         "                await self._renew()\n                return await self.prove()",
         "                return await self.prove()",
-        ("tests/routing/test_heartbeat.py::test_after_a_gap_a_new_connection_then_the_lease_and_then_every_route", W),
+        (
+            "tests/cluster/routing/test_heartbeat.py::test_after_a_gap_a_new_connection_then_the_lease_and_then_every_route",
+            W,
+        ),
     ),
     Fault(
         "a proof from before a second pause resolves a standstill",
-        "app/sessions/standstill.py",
+        "app/sessions/loop_pause.py",
         "self.standstill.resolved(asked_at)",
         "self.standstill.resolved(self.standstill.now())",
-        ("tests/sessions/test_standstill.py",),
+        ("tests/sessions/test_loop_pause.py",),
     ),
     Fault(
         "a session that was taken over deletes its journal",
@@ -291,21 +294,21 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "a journal is deleted whoever has the route",
-        "app/routing/journal_store.py",
+        "app/cluster/routing/journal_stores.py",
         "tonumber(known) <= tonumber(token) and not is_taken(KEYS[i], token) then",
         "tonumber(known) <= tonumber(token) then",
-        ("tests/routing/test_journal_store.py", W),
+        ("tests/cluster/routing/test_journal_stores.py", W),
     ),
     Fault(
         "a journal is written whoever has the route",
-        "app/routing/journal_store.py",
+        "app/cluster/routing/journal_stores.py",
         "if is_taken(head, token) or known[1] and",
         "if known[1] and",
-        ("tests/routing/test_journal_store.py",),
+        ("tests/cluster/routing/test_journal_stores.py",),
     ),
     Fault(
         "a journal that was let go of counts for ever",
-        "app/streams/journal.py",
+        "app/sessions/streams/journal.py",
         "        self._owner.has_let_go(self)\n",
         "",
         ("tests/cluster/test_durability.py", "tests/cluster/test_journal_writer.py"),
@@ -326,50 +329,50 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "a living owner can be taken over",
-        "app/routing/scripts.py",
+        "app/cluster/routing/_scripts.py",
         "tonumber(record[2]) ~= token or lives(node) then return 0 end",
         "tonumber(record[2]) ~= token then return 0 end",
-        ("tests/routing/test_routes.py", W),
+        ("tests/cluster/routing/test_routes.py", W),
     ),
     Fault(
         "a release is not fenced by its token",
-        "app/routing/scripts.py",
+        "app/cluster/routing/_scripts.py",
         "if not record or record[1] ~= node or tonumber(record[2]) ~= token then return 0 end\nif value",
         "if not record or record[1] ~= node then return 0 end\nif value",
-        ("tests/routing/test_routes.py", "tests/routing/test_redis_store.py"),
+        ("tests/cluster/routing/test_routes.py", "tests/cluster/routing/test_redis_store.py"),
     ),
     Fault(
         "what was taken over and has ended can be brought back",
-        "app/routing/routes.py",
+        "app/sessions/routes.py",
         "if self.token > 1 and self.transport != CALLER:",
         "if False:",
-        ("tests/routing/test_routes.py", T),
+        ("tests/cluster/routing/test_routes.py", T),
     ),
     # --- counts
     Fault(
         "counts.remove of lost routes is left out",
-        "app/routing/redis_store.py",
+        "app/cluster/routing/redis_store.py",
         "        for route in lost:\n            self._counts.remove(route.key)\n",
         "",
         (T + "::test_half_of_it_was_taken_over_and_the_next_beat_says_so",),
     ),
     Fault(
         "a route that is lost leaves no doubt about its counts",
-        "app/routing/session_counts.py",
+        "app/cluster/routing/_session_counts.py",
         "                del self._sessions[name]\n        self.doubt(names)\n",
         "                del self._sessions[name]\n",
-        (T, "tests/routing/test_session_counts.py"),
+        (T, "tests/cluster/routing/test_session_counts.py"),
     ),
     Fault(
         "a change that came twice is not said again",
-        "app/routing/session_counts.py",
+        "app/cluster/routing/_session_counts.py",
         "                yield\n            finally:\n                self.doubt(names)",
         "                yield\n            finally:\n                pass",
-        (T, "tests/routing/test_session_counts.py"),
+        (T, "tests/cluster/routing/test_session_counts.py"),
     ),
     Fault(
         "routes that nobody holds count for ever",
-        "app/routing/heartbeat.py",
+        "app/cluster/routing/heartbeat.py",
         "        self._store.holds(self._routes())\n",
         "",
         (
@@ -379,7 +382,7 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "the dead keep their place in a count",
-        "app/routing/scripts.py",
+        "app/cluster/routing/_scripts.py",
         "then redis.call('HDEL', KEYS[which], node) end\n  count(",
         "then end\n  count(",
         (T + "::test_a_node_that_was_killed_counts_no_more_at_once_for_whoever_takes_over",),
@@ -387,24 +390,24 @@ FAULTS_OF_NODES = (
     # --- keys
     Fault(
         "another secret key is let into Redis",
-        "app/redis/key_check.py",
+        "app/cluster/redis/key_check.py",
         "    if not fits:\n",
         "    if False:\n",
-        ("tests/redis/test_key_check.py",),
+        ("tests/cluster/redis/test_key_check.py",),
     ),
     Fault(
         "a beat writes into others' Redis",
-        "app/routing/scripts.py",
+        "app/cluster/routing/_scripts.py",
         "if ARGV[8] ~= '' and not fits(ARGV[8], ARGV[9]) then return {-1} end\n",
         "",
-        ("tests/redis/test_key_check.py",),
+        ("tests/cluster/redis/test_key_check.py",),
     ),
     Fault(
         "what does not open is removed from others' Redis",
-        "app/routing/scripts.py",
+        "app/cluster/routing/_scripts.py",
         "if ARGV[4] ~= '' and redis.pcall('GET', prefix .. 'key') ~= ARGV[4] then return 0 end\n",
         "",
-        ("tests/redis/test_key_check.py",),
+        ("tests/cluster/redis/test_key_check.py",),
     ),
     # --- shared limits
     Fault(
@@ -452,28 +455,28 @@ FAULTS_OF_NODES = (
     # --- a node that stops
     Fault(
         "a drain does not wait for requests that wait for another node",
-        "app/peers/passing.py",
+        "app/cluster/peers/passing.py",
         "            while len(self):",
         "            while self._under_way:",
-        ("tests/transports/remote/test_remote_sessions.py",),
+        ("tests/http/remote/test_remote_sessions.py",),
     ),
     Fault(
         "requests wait for another node when the drain is over",
-        "app/peers/passing.py",
+        "app/cluster/peers/passing.py",
         "        if self._is_closed:",
         "        if False and self._is_closed:",
-        ("tests/transports/remote/test_remote_sessions.py",),
+        ("tests/http/remote/test_remote_sessions.py",),
     ),
     Fault(
         "a node that was told to stop opens sessions",
-        "app/transports/remote/remote_sessions.py",
+        "app/http/remote/remote_sessions.py",
         "if not (self._registry.leaving or self._registry.draining):",
         "if not self._registry.draining:",
-        ("tests/transports/remote/test_remote_sessions.py",),
+        ("tests/http/remote/test_remote_sessions.py",),
     ),
     Fault(
         "sessions that end with their node take calls until it stops",
-        "app/sessions/draining.py",
+        "app/sessions/_draining.py",
         "        if is_late:\n            # A client",
         "        if is_late and self._hand_over:\n            # A client",
         ("tests/sessions/test_draining.py",),

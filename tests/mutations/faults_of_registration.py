@@ -3,8 +3,8 @@
 from tests.mutations.fault import Fault
 
 BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
-IMPORTED = ("tests/importing/test_importing.py",)
-RULE = ("tests/sandbox/test_rule.py",)
+IMPORTED = ("tests/admin/importing/test_importing.py",)
+RULE = ("tests/jail/sandbox/test_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
 TENANTS = ("tests/storage/test_tenants.py",)
 PATHS = "app/admin/schemas/sandbox.py"
@@ -12,21 +12,21 @@ PATHS = "app/admin/schemas/sandbox.py"
 FAULTS_OF_REGISTRATION = (
     Fault(
         "a secret of a server's environment is filled into its arguments",
-        "app/importing/clients.py",
+        "app/admin/importing/_clients.py",
         "own = env if isinstance(env, dict) else ()",
         "own = ()",
         IMPORTED,
     ),
     Fault(
         "an import lets in tools that the client does not",
-        "app/importing/clients.py",
+        "app/admin/importing/_clients.py",
         'member, found = "exclude", ["*"]',
         "pass",
         IMPORTED,
     ),
     Fault(
         "a path of Windows is told to be split",
-        "app/admin/schemas/command.py",
+        "app/admin/schemas/_command.py",
         "if _is_of_windows(command):",
         "if False:",
         ("tests/admin/resources/test_backends.py",),
@@ -54,35 +54,35 @@ FAULTS_OF_REGISTRATION = (
     ),
     Fault(
         "a server whose file says in words that it is switched off is started",
-        "app/importing/clients.py",
+        "app/admin/importing/_clients.py",
         "is_enabled = is_enabled and word in on",
         "is_enabled = is_enabled and value is not (on is _NO)",
         IMPORTED,
     ),
     Fault(
         "of two projects' servers of one name the second has no folder in its name",
-        "app/importing/projects.py",
+        "app/admin/importing/_projects.py",
         "_apart(source, paths[0], taken)",
         "wanted",
         IMPORTED,
     ),
     Fault(
         "of a file with servers in two containers only those of one are imported",
-        "app/importing/formats.py",
+        "app/admin/importing/_formats.py",
         "for servers in containers for name,",
         "for servers in containers[:1] for name,",
         IMPORTED,
     ),
     Fault(
         "a server gets a number that makes its name that of another one of the file",
-        "app/importing/entry.py",
+        "app/admin/importing/_entry.py",
         "numbered(entry.name, taken) if entry.name and",
         "numbered(entry.name, given) if entry.name and",
         IMPORTED,
     ),
     Fault(
         "of two servers whose names become the same both get it",
-        "app/importing/formats.py",
+        "app/admin/importing/_formats.py",
         "for entry in told_apart(entries)]",
         "for entry in entries]",
         IMPORTED,
@@ -96,17 +96,17 @@ FAULTS_OF_REGISTRATION = (
     ),
     Fault(
         "a server is lost over a number in its environment",
-        "app/importing/placeholders.py",
+        "app/admin/importing/_placeholders.py",
         "        return values.text(value)\n",
         "        return value\n",
         IMPORTED,
     ),
     Fault(
         "what a shell downloads is not looked for",
-        "app/importing/downloads.py",
+        "app/backends/checks/downloads.py",
         "if (commands := _of_shell(line)) is not None:",
         "if (commands := None) is not None:",
-        ("tests/importing/test_downloads.py",),
+        ("tests/backends/checks/test_downloads.py",),
     ),
     Fault(
         "a header whose variable is empty is taken from a file",
@@ -166,21 +166,21 @@ FAULTS_OF_REGISTRATION = (
     ),
     Fault(
         "a backend that is off is not under the platform's rule",
-        "app/sandbox/rule.py",
+        "app/jail/sandbox/_rule.py",
         'or sandbox.mode == "require":',
         'or sandbox.mode != "auto":',
         RULE,
     ),
     Fault(
         "every tenant is exempt from the platform's rule",
-        "app/sandbox/rule.py",
+        "app/jail/sandbox/_rule.py",
         "or tenant_exempt or",
         "or not tenant_exempt or",
         RULE,
     ),
     Fault(
         "a list without force narrows the platform's rule",
-        "app/sandbox/rule.py",
+        "app/jail/sandbox/_rule.py",
         'mode="require", require=()',
         'mode="require"',
         RULE,

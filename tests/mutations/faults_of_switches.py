@@ -37,21 +37,21 @@ FAULTS_OF_SWITCHES = (
     ),
     Fault(
         "a stranger hears that a backend is switched off",
-        "app/transports/front.py",
+        "app/http/transports/front.py",
         "if not may_connect(request.principal, request.tenant, request.backend):",
         "if not request.tenant:",
         (f"{BOTH_NODES}_and_says_so[backend]",),
     ),
     Fault(
         "the sessions of a tenant that is switched off go on",
-        "app/this_node/change_effects.py",
+        "app/cluster/node_status/change_effects.py",
         'self._end_tenant(tenant.name, "tenant_disabled", off)',
         "pass",
         (ON_EVERY_NODE,),
     ),
     Fault(
         "a changed backend of a tenant that is off is started",
-        "app/this_node/change_effects.py",
+        "app/cluster/node_status/change_effects.py",
         "elif spec.toolset is None and not self.is_off(spec.tenant):",
         "else:",
         ("tests/cluster/test_change_propagation.py::test_a_changed_backend_of_a_tenant_that_is_off_is_not_started",),
@@ -65,7 +65,7 @@ FAULTS_OF_SWITCHES = (
     ),
     Fault(
         "a parameter that nobody knows is ignored",
-        "app/admin/route.py",
+        "app/admin/_route.py",
         "_require_known(request, known)",
         "pass",
         ("tests/admin/test_route_parameters.py",),

@@ -3,10 +3,10 @@
 from tests.mutations.fault import Fault
 
 IDS = ("tests/http/test_request_ids.py",)
-LINES = ("tests/test_logs.py",)
+LINES = ("tests/telemetry/test_logs.py",)
 FOLLOWED = ("tests/integration/test_followed_requests.py",)
-WRITTEN = ("tests/edge/test_uvicorn_protocol.py",)
-FRONT = ("tests/transports/test_front.py",)
+WRITTEN = ("tests/http/edge/test_uvicorn_protocol.py",)
+FRONT = ("tests/http/transports/test_front.py",)
 
 FAULTS_OF_THE_LOG = (
     Fault(
@@ -32,63 +32,63 @@ FAULTS_OF_THE_LOG = (
     ),
     Fault(
         "the ids are not passed on to the node that has the session",
-        "app/transports/remote/forwarding.py",
+        "app/http/remote/forwarding.py",
         "        headers += request.ids.headers\n        request.sent_on_to(node.id)",
         "        request.sent_on_to(node.id)",
         FOLLOWED,
     ),
     Fault(
         "answers have no ids",
-        "app/edge/uvicorn_protocol.py",
+        "app/http/edge/uvicorn_protocol.py",
         "data if scope is None else data[:-2] + named(scope).lines + _CRLF",
         "data",
         FOLLOWED,
     ),
     Fault(
         "a piece of a body that looks like a head gets ids",
-        "app/edge/uvicorn_protocol.py",
+        "app/http/edge/uvicorn_protocol.py",
         "            scope, self._scope = self._scope, None  # what",
         "            scope = self._scope  # what",
         WRITTEN,
     ),
     Fault(
         "an answer is written at once behind one that has begun",
-        "app/edge/uvicorn_protocol.py",
+        "app/http/edge/uvicorn_protocol.py",
         "            or cycle.response_started\n",
         "",
         WRITTEN,
     ),
     Fault(
         "an answer that is written at once leaves a connection open that was to end with it",
-        "app/edge/uvicorn_protocol.py",
+        "app/http/edge/uvicorn_protocol.py",
         "            or not cycle.keep_alive\n",
         "",
         WRITTEN,
     ),
     Fault(
         "a task that outlives its request logs in its name",
-        "app/logs.py",
+        "app/telemetry/logs.py",
         "        self._fields = self.ids = None",
         "        assert self._fields or self.ids",
         LINES,
     ),
     Fault(
         "what a flood leaves out is not counted",
-        "app/logs.py",
+        "app/telemetry/logs.py",
         "            self._left_out[kind] = message, count - self.PER_S",
         "            assert message",
         LINES,
     ),
     Fault(
         "kinds of lines are not bounded",
-        "app/logs.py",
+        "app/telemetry/logs.py",
         "        if kind not in self._lines and len(self._lines) >= self.MAX_KINDS:",
         "        if False:",
         LINES,
     ),
     Fault(
         "a field that is called like a member of every record breaks the line",
-        "app/logs.py",
+        "app/telemetry/logs.py",
         'return f"{name}_" if name in _OF_EVERY_RECORD else name',
         "return name",
         LINES,

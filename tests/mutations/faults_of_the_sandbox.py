@@ -2,15 +2,19 @@
 
 from tests.mutations.fault import Fault
 
-PROBING = ("tests/sandbox/probes/test_probing.py",)
-PROBER = ("tests/sandbox/probes/test_prober.py",)
-SANDBOXES = ("tests/sandbox/test_sandboxes.py",)
-COMPOSER = ("tests/sandbox/test_composer.py",)
-_COMPOSER, _SANDBOXES, _BUBBLEWRAP = "app/sandbox/composer.py", "app/sandbox/sandboxes.py", "app/sandbox/bubblewrap.py"
-_PROBER = "app/sandbox/probes/prober.py"
-NEEDS = ("tests/sandbox/test_needs.py",)
+PROBING = ("tests/jail/sandbox/probes/test_probing.py",)
+PROBER = ("tests/jail/sandbox/probes/test_prober.py",)
+SANDBOXES = ("tests/jail/sandbox/test_sandboxes.py",)
+COMPOSER = ("tests/jail/sandbox/test_composer.py",)
+_COMPOSER, _SANDBOXES, _BUBBLEWRAP = (
+    "app/jail/sandbox/composer.py",
+    "app/jail/sandbox/sandboxes.py",
+    "app/jail/sandbox/_bubblewrap.py",
+)
+_PROBER = "app/jail/sandbox/probes/prober.py"
+NEEDS = ("tests/jail/sandbox/test_needs.py",)
 ENDINGS, _ENDINGS = ("tests/processes/test_endings.py",), "app/processes/endings.py"
-CHECKS, _MISSED = ("tests/backends/checks/test_missed.py",), "app/backends/checks/missed.py"
+CHECKS, _MISSED = ("tests/backends/checks/test_missed.py",), "app/backends/checks/_missed.py"
 
 FAULTS_OF_THE_SANDBOX = (
     Fault("limits of descriptors and files are left out", _COMPOSER, "Confinement(limits=resource_limits(spec.limits))", "Confinement()", PROBING),
@@ -43,45 +47,45 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("a file that is not there is proposed", _MISSED, "return (None, _NOT_THERE) if is_new else", "return (None, _NOT_THERE) if False else", CHECKS),
     Fault("who makes directories is told the one of many programs", _MISSED, "        if end is not None:\n", "        if False:\n", CHECKS),
     Fault("who makes a directory may read it", _MISSED, 'kept.append(({**each, "access": "write"}, count))', "kept.append((each, count))", CHECKS),
-    Fault("the start of an interpreter is what its server lacks", "app/spawner/watch/missed.py", ' or os.path.basename(path) in _CUSTOMIZING', "", ("tests/spawner/watch/test_watcher.py",)),
+    Fault("the start of an interpreter is what its server lacks", "app/jail/spawner/_missed.py", ' or os.path.basename(path) in _CUSTOMIZING', "", ("tests/jail/spawner/test_watcher.py",)),
     Fault("a path with more than a path in it is no secret", "app/processes/output/stderr.py", "if not _is_plain_path(value) or not (", "if not (", ("tests/processes/output/test_stderr.py",)),
     Fault("nobody is told that nobody serves an address", _MISSED, 'if not each.get("is_heard", True):', "if False:", CHECKS),
     Fault("who dies of a fork that was refused names no limit", _ENDINGS, "    if counted.refused_forks and limits.pids is not None:\n", "    if False:\n", ENDINGS),
     Fault("the disk of the machine is taken for the process's", _ENDINGS, 'has_own_disk and spec.state == "none" and not spec.sandbox.write', "True", ENDINGS),
     Fault("who ended by itself is said to have been killed at a limit", _ENDINGS, "if end.limit and (end.reason, end.number) in _KILLED:", "if end.limit:", ENDINGS),
-    Fault("what a process may write opens what is beside it", "app/sandbox/needs.py", "if not _is_within(script, self._write):", "if True:", NEEDS),
-    Fault("every argument of an interpreter opens what is beside it", "app/sandbox/scripts.py", "argument == first and not is_code", "not is_code", NEEDS),
-    Fault("a program opens all the programs beside it", "app/sandbox/scripts.py", "os.path.basename(folder) not in _PROGRAMS", "folder", NEEDS),
-    Fault("a module that is shown already is said to be missed", "app/backends/checks/modules.py", "not _is_shown(path, spec)", "path", ("tests/backends/checks/test_modules.py",)),
+    Fault("what a process may write opens what is beside it", "app/jail/sandbox/needs.py", "if not _is_within(script, self._write):", "if True:", NEEDS),
+    Fault("every argument of an interpreter opens what is beside it", "app/jail/sandbox/scripts.py", "argument == first and not is_code", "not is_code", NEEDS),
+    Fault("a program opens all the programs beside it", "app/jail/sandbox/scripts.py", "os.path.basename(folder) not in _PROGRAMS", "folder", NEEDS),
+    Fault("a module that is shown already is said to be missed", "app/backends/checks/_modules.py", "not _is_shown(path, spec)", "path", ("tests/backends/checks/test_modules.py",)),
     Fault("a variable cannot name the home", _COMPOSER, "value.replace(HOME_WORD, home)", "value", COMPOSER),
     Fault(
         "forks share a variable that names the home",
-        "app/processes/forking/making.py",
+        "app/processes/forking/_making.py",
         "(*_OWN, *of_home)",
         "_OWN",
         ("tests/processes/forking/test_forking.py::test_a_variable_that_names_the_home_is_of_each_fork",),
     ),
     Fault(
         "what is not there is not noted",
-        "app/sandbox/report.py",
+        "app/jail/sandbox/report.py",
         "if not os.path.exists(path)",
         "if False",
         ("tests/admin/resources/test_backends.py::test_what_the_sandbox_names_and_the_node_does_not_have_is_said_at_once_and_kept",),
     ),
-    Fault("a browser that asks for all flags of memfd_create aborts", "app/spawner/seccomp.py", "_HUGE_FILE, _deny(errno.EINVAL)", "_HUGE_FILE, _deny(errno.ENOMEM)", ("tests/spawner/test_seccomp.py",)),
+    Fault("a browser that asks for all flags of memfd_create aborts", "app/jail/spawner/_seccomp.py", "_HUGE_FILE, _deny(errno.EINVAL)", "_HUGE_FILE, _deny(errno.ENOMEM)", ("tests/jail/spawner/test_seccomp.py",)),
     Fault("IPC is shared with the machine", _BUBBLEWRAP, '"--unshare-ipc", ', "", COMPOSER),
     Fault("host names are shared with the machine", _BUBBLEWRAP, '"--unshare-uts", ', "", COMPOSER),
     Fault("what was not tried counts as held", _PROBER, "return bool(tried) and all(", "return all(", SANDBOXES),
     Fault("one denied attempt counts for all", _PROBER, "bool(tried) and all(each.was_denied", "bool(tried) and any(each.was_denied", PROBING),
     Fault("a datagram that arrives is not noticed", _PROBER, "was_denied = not was_hit", "was_denied = True", PROBING),
     Fault("the probe without a network speaks for all", _PROBER, "if report.network == network and report.held()", 'if report.network == "none" and report.held()', SANDBOXES),
-    Fault("`host` is said to be confined", "app/sandbox/tiers.py", 'is_open = network == "host" or (', "is_open = (", SANDBOXES),
+    Fault("`host` is said to be confined", "app/jail/sandbox/tiers.py", 'is_open = network == "host" or (', "is_open = (", SANDBOXES),
     Fault("a limit that did not hold is said to be enforced", _SANDBOXES, "            if why is not None:\n                return why\n        elif", "            return why\n        elif", SANDBOXES),
     Fault("weaker forms are not named", _SANDBOXES, "if report is None or not report.holds(name)]", "if report is None]", PROBING),
     Fault("what a backend requires is not asked for", _SANDBOXES, '        if sandbox.mode == "require":\n', "        if False:\n", SANDBOXES),
     Fault(
         "the report forgets the platform's rule",
-        "app/sandbox/report.py",
+        "app/jail/sandbox/report.py",
         "sandbox = effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)",
         "sandbox = spec.sandbox",
         SANDBOXES,

@@ -5,13 +5,13 @@ from tests.mutations.fault import Fault
 PAGES = ("tests/protocol/toolset/test_pages.py",)
 FAN_OUT = ("tests/protocol/toolset/test_fan_out.py",)
 LISTING = ("tests/protocol/toolset/test_listing.py",)
-CATALOG = ("tests/catalog/test_catalog.py",)
-DECIDING = ("tests/catalog/test_deciding.py",)
-JUDGING = ("tests/catalog/test_judging.py",)
-PATTERNS = ("tests/search/test_patterns.py",)
+CATALOG = ("tests/backends/catalog/test_catalog.py",)
+DECIDING = ("tests/backends/catalog/test_deciding.py",)
+JUDGING = ("tests/backends/catalog/test_judging.py",)
+PATTERNS = ("tests/protocol/search/test_patterns.py",)
 RUNS = ("tests/protocol/toolset/test_recipe_runs.py",)
-URIS = ("tests/search/test_uri_templates.py",)
-LINKED = ("tests/links/test_toolsets.py",)
+URIS = ("tests/protocol/search/test_uri_templates.py",)
+LINKED = ("tests/backends/connections/test_toolsets.py",)
 STORED = ("tests/storage/tools/test_toolsets.py",)
 
 FAULTS_OF_TOOLSETS = (
@@ -24,10 +24,10 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a tenant's definitions are read by as many threads as it asks for",
-        "app/catalog/deciding.py",
+        "app/backends/catalog/_deciding.py",
         "async with self._aside.turn(tenant):",
         "if True:",
-        ("tests/catalog/test_deciding.py",),
+        ("tests/backends/catalog/test_deciding.py",),
     ),
     Fault(
         "a page of tools reads the whole list",
@@ -38,42 +38,42 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a member answers the call of another one",
-        "app/protocol/toolset/member_calls.py",
+        "app/protocol/toolset/_member_calls.py",
         "return call if call is not None and call.member == member else None",
         "return call",
         FAN_OUT,
     ),
     Fault(
         "a URI is compared with as many templates as a tenant has",
-        "app/search/uri_templates.py",
+        "app/protocol/search/uri_templates.py",
         "if len(self._templates) >= MAX_TEMPLATES:",
         "if False:",
         URIS,
     ),
     Fault(
         "a template with many variables is compared with every URI",
-        "app/search/uri_templates.py",
+        "app/protocol/search/uri_templates.py",
         "if 0 < len(variables) <= MAX_VARIABLES:",
         "if variables:",
         URIS,
     ),
     Fault(
         "a URI of MiB is compared with every template",
-        "app/search/uri_templates.py",
+        "app/protocol/search/uri_templates.py",
         "if len(uri) > MAX_URI:",
         "if False:",
         URIS,
     ),
     Fault(
         "a tenant's sessions show lists without end",
-        "app/links/toolsets.py",
+        "app/backends/connections/toolsets.py",
         "self._require_room(spec.tenant, listing)\n",
         "pass\n",
         LINKED,
     ),
     Fault(
         "a toolset whose lists nobody shows any more keeps others from opening",
-        "app/links/toolsets.py",
+        "app/backends/connections/toolsets.py",
         "if each[0] == tenant and kept.listing is not listing]",
         "if False]",
         LINKED,
@@ -116,21 +116,21 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a tool that was approved and is gone leaves its name to other members",
-        "app/catalog/judging.py",
+        "app/backends/catalog/judging.py",
         "dict.fromkeys([*names_of(offer), *pins])",
         "dict.fromkeys(names_of(offer))",
-        ("tests/catalog/test_catalog.py",),
+        ("tests/backends/catalog/test_catalog.py",),
     ),
     Fault(
         "what nobody has judged counts as approved",
-        "app/catalog/judging.py",
+        "app/backends/catalog/judging.py",
         "status = Status.NEW if found is None",
         "status = Status.APPROVED if found is None",
         JUDGING,
     ),
     Fault(
         "a rejection is obeyed only once somebody has judged by it",
-        "app/catalog/judging.py",
+        "app/backends/catalog/judging.py",
         'if not pins or (tool in pins and pins[tool]["fingerprint"] == no):',
         "if False:",
         DECIDING,
@@ -144,28 +144,28 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "what is approved is what is offered only since it was looked at",
-        "app/catalog/deciding.py",
+        "app/backends/catalog/_deciding.py",
         "looked_at = row.revision  # not what it offers only since",
         "pass",
         DECIDING,
     ),
     Fault(
         "a few decisions at another node make one fail",
-        "app/catalog/deciding.py",
+        "app/backends/catalog/_deciding.py",
         "MAX_JUDGEMENTS = 20",
         "MAX_JUDGEMENTS = 5",
         DECIDING,
     ),
     Fault(
         "the policy of a backend withholds nothing",
-        "app/catalog/judging.py",
+        "app/backends/catalog/judging.py",
         "if not is_passed(status, followed):",
         "if False:",
         CATALOG,
     ),
     Fault(
         "another revision than the one that was looked at is approved",
-        "app/catalog/deciding.py",
+        "app/backends/catalog/_deciding.py",
         "if looked_at is not None and looked_at != row.revision:",
         "if False:",
         CATALOG,
@@ -235,38 +235,38 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "calls of recipes do not count",
-        "app/links/linked_recipes.py",
+        "app/backends/connections/_linked_recipes.py",
         "self._gate.step_begins(inner.call)",
         "pass",
-        ("tests/links/test_linked_recipes.py",),
+        ("tests/backends/connections/test_linked_recipes.py",),
     ),
     Fault(
         "each search makes what it searches anew",
-        "app/links/toolsets.py",
+        "app/backends/connections/toolsets.py",
         "                listing = self._kept(key, plan)\n",
         "                listing = None\n",
-        ("tests/links/test_toolsets.py",),
+        ("tests/backends/connections/test_toolsets.py",),
     ),
     Fault(
         "each toolset has its own copy of its members' definitions",
-        "app/links/toolsets.py",
+        "app/backends/connections/toolsets.py",
         "        return member._replace(tools=known)\n",
         "        return member\n",
-        ("tests/links/test_toolsets.py",),
+        ("tests/backends/connections/test_toolsets.py",),
     ),
     Fault(
         "what nobody searches any more is kept",
-        "app/links/toolsets.py",
+        "app/backends/connections/toolsets.py",
         "                self._forget((tenant, EVERYTHING))\n",
         "                pass\n",
-        ("tests/links/test_toolsets.py",),
+        ("tests/backends/connections/test_toolsets.py",),
     ),
     Fault(
         "weights of words are remembered without a limit",
-        "app/search/index.py",
+        "app/protocol/search/index.py",
         "if self._weighed + len(impacts) > MAX_WEIGHED:",
         "if False:",
-        ("tests/search/test_index.py",),
+        ("tests/protocol/search/test_index.py",),
     ),
     Fault(
         "a recipe does all its work in one piece",
@@ -284,49 +284,49 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "requests of a tenant over its share of the loop do not wait for a turn",
-        "app/transports/front.py",
+        "app/http/transports/front.py",
         "await self._shares.enter(request.tenant)",
         "pass",
-        ("tests/transports/test_front_shares.py",),
+        ("tests/http/transports/test_front_shares.py",),
     ),
     Fault(
         "a large body is read out of turn",
-        "app/transports/large_bodies.py",
+        "app/http/transports/_large_bodies.py",
         "await shares.turn(request.tenant)",
         "pass",
-        ("tests/transports/test_front_shares.py",),
+        ("tests/http/transports/test_front_shares.py",),
     ),
     Fault(
         "a large body of HTTP+SSE is read out of turn",
-        "app/transports/http_sse.py",
+        "app/http/transports/http_sse.py",
         "        await turn_for(request, body, self._shares)\n        session",
         "        session",
-        ("tests/transports/test_front_shares.py",),
+        ("tests/http/transports/test_front_shares.py",),
     ),
     Fault(
         "a thousand patterns are matched in one piece",
-        "app/search/patterns.py",
+        "app/protocol/search/patterns.py",
         "at_once = AT_ONCE if len(name) <= _LONG else 1",
         "at_once = 1 << 20",
         PATTERNS,
     ),
     Fault(
         "the characters of a long name are matched in one piece",
-        "app/search/patterns.py",
+        "app/protocol/search/patterns.py",
         "for start in range(0, len(name), AT_ONCE):\n            for char in name[start : start + AT_ONCE]:",
         "for start in (0,):\n            for char in name:",
         PATTERNS,
     ),
     Fault(
         "a pattern is compiled to a regular expression",
-        "app/search/patterns.py",
+        "app/protocol/search/patterns.py",
         "if _has_in_order(name, parts):",
         'if __import__("fnmatch").fnmatchcase(name, "*".join(parts)):',
         PATTERNS,
     ),
     Fault(
         "a range of a pattern that is empty matches",
-        "app/search/patterns.py",
+        "app/protocol/search/patterns.py",
         "if chunks[number - 1][-1] > chunks[number][0]:",
         "if False:",
         PATTERNS,

@@ -15,10 +15,10 @@ from typing import Any
 import anyio
 import pytest
 
-from app.config.settings import Settings
 from app.errors import SettingsError, StorageReadOnly
 from app.node import demo, demo_clock, listeners
 from app.node.gateway import Gateway, open_gateway
+from app.settings.settings import Settings
 from app.storage.audit_act import Act
 from tests.databases import migrate
 

@@ -14,7 +14,6 @@ import anyio
 import psutil
 import pytest
 
-from app.config.settings import Settings
 from app.errors import GatewayError
 from app.node import fates, fleet
 from app.node.fates import (
@@ -28,6 +27,7 @@ from app.node.fates import (
     Fate,
     Silence,
 )
+from app.settings.settings import Settings
 
 ENDS_WELL = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
 SAY_READY = "import os; print('listening on http://x', flush=True)"

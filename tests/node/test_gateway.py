@@ -14,7 +14,7 @@ import anyio
 import psutil
 import pytest
 
-from app.config.settings import Settings
+from app.cluster.routing.notice import Kind, Notice
 from app.domain import ApiKey, BackendSpec, Principal, Tenant
 from app.errors import SettingsError, StorageUnavailable
 from app.node import gateway as gateway_module
@@ -22,13 +22,13 @@ from app.node.gateway import Gateway, open_gateway
 from app.node.parts import opening as opening_module
 from app.node.parts.membership import Membership, join
 from app.protocol.jsonrpc import Request, parse_client
-from app.routing.notice import Kind, Notice
-from app.routing.routes import NodeRecord, session_key
+from app.sessions.loop_pause import GAP_S, StandstillDetector
 from app.sessions.registry import SessionRegistry
+from app.sessions.routes import NodeRecord, session_key
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S, StandstillDetector
+from app.settings.settings import Settings
+from app.storage import database_watch as watch
 from app.storage.backends import BackendRepository
-from app.storage.health import watch
 from tests.databases import migrate
 from tests.redis_servers import client_of
 

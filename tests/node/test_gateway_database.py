@@ -15,12 +15,12 @@ import psycopg
 import pytest
 
 from app.auth.authenticator import REMEMBER_S
-from app.config.settings import Settings
 from app.domain import ApiKey, BackendSpec
 from app.node.application import create_app
 from app.node.gateway import Gateway, open_gateway
+from app.settings.settings import Settings
 from app.storage import audit_follower, migrate
-from app.storage.health import watch
+from app.storage import database_watch as watch
 from tests.node.test_gateway import SERVER
 from tests.postgres import postgres_server
 

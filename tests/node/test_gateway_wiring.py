@@ -13,22 +13,22 @@ from typing import Any
 import anyio
 import pytest
 
-from app.config.settings import Settings
+from app.cluster.peers import dead_nodes as dead_peers
+from app.cluster.peers.client import PeerClient
+from app.cluster.routing import heartbeat, router
 from app.domain import BackendSpec, Principal
 from app.errors import SessionNotFound
+from app.jail.sandbox.probes.prober import TierReport
+from app.jail.sandbox.probes.probing import Probing
+from app.jail.sandbox.tiers import Tier
 from app.limits.loop_shares import LoopShares
 from app.node.gateway import Gateway, open_gateway
 from app.node.parts import credentials as module
-from app.peers import dead_nodes as dead_peers
-from app.peers.client import PeerClient
 from app.protocol.lifecycle import SessionState
-from app.routing import heartbeat, router
-from app.routing.routes import Quota, Route, caller_key, session_key
-from app.sandbox.probes.prober import TierReport
-from app.sandbox.probes.probing import Probing
-from app.sandbox.tiers import Tier
-from app.sessionless.pooled_sessions import Caller
+from app.sessions.routes import Quota, Route, caller_key, session_key
 from app.sessions.session import Session
+from app.sessions.sessionless.pooled_sessions import Caller
+from app.settings.settings import Settings
 from app.storage import audit_follower
 from app.storage.audit_act import Act
 from tests.node.test_gateway import SERVER, Make, alone, open_session, somebody

@@ -5,7 +5,6 @@ from typing import get_args
 
 import pytest
 
-from app.config.settings import NAMES
 from app.limits.overload import MarkName
 from app.node.readiness import (
     changes_words,
@@ -16,7 +15,10 @@ from app.node.readiness import (
     routes_words,
     slow_words,
 )
-from app.storage.health import failures, sqlite_file, watch
+from app.settings.settings import NAMES
+from app.storage import _database_errors as failures
+from app.storage import _sqlite_file as sqlite_file
+from app.storage import database_watch as watch
 
 REFUSED = "Error 111 connecting to 127.0.0.1:6379. Connection refused."
 OTHER_KEY = "it is used by nodes with another TRUNKLINE_SECRET_KEY"

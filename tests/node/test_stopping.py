@@ -9,7 +9,7 @@ import pytest
 
 from app.node import stopping
 from app.node.stopping import StopProgress, drain_words
-from app.terminal.progress import Line
+from app.text.terminal.progress import Line
 from tests.terminals import Terminal
 
 

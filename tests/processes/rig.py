@@ -11,15 +11,15 @@ import anyio
 import pytest
 
 from app.domain import BackendSpec
-from app.metrics import Metrics
+from app.jail.sandbox.composer import Confined
+from app.jail.sandbox.tiers import Profile, Tier
+from app.jail.spawner.client import Command
 from app.processes.homes import Homes
 from app.processes.link import Exit
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions
-from app.sandbox.composer import Confined
-from app.sandbox.tiers import Profile, Tier
-from app.spawner.client import Command
+from app.telemetry.metrics import Metrics
 
 SERVERS = Path(__file__).resolve().parent.parent / "servers"
 QUICK = {"eof_grace_s": 0.3, "term_grace_s": 0.3, "kill_wait_s": 5.0, "sweep_s": 0.02}

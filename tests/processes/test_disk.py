@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.processes import disk
-from app.processes.disk import DiskWatch
+from app.processes import _disk as disk
+from app.processes._disk import DiskWatch
 from app.processes.link import Exit
 from tests.processes.rig import spec_of
 
@@ -67,7 +67,7 @@ def test_a_directory_that_is_closed_is_too_much(tmp_path: Path) -> None:
 
 def test_a_look_that_takes_long_is_not_repeated_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk.look([str(tmp_path)], MIB)[:3] == (None, disk.LOOK_EVERY_S, disk.LOOK_EVERY_S)
-    monkeypatch.setattr("app.processes.disk.LOOKING_SHARE", 1e-9)
+    monkeypatch.setattr("app.processes._disk.LOOKING_SHARE", 1e-9)
     assert disk.look([str(tmp_path)], MIB).again_s > 100
     assert disk.look([str(tmp_path)], MIB).soonest_s == disk.LOOK_EVERY_S
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app.domain import BackendSpec, ProcessLimits, Sandbox
+from app.jail.spawner.cgroups import Usage
+from app.jail.spawner.client import End
 from app.processes.endings import Killed, at_limit, exit_of, reached
 from app.processes.link import RAISING, Exit
 from app.processes.measuring import Use
-from app.spawner.cgroups import Usage
-from app.spawner.client import End
 
 SPEC = BackendSpec("acme", "echo", "server")
 NO_LIMITS = replace(SPEC, limits=ProcessLimits(None, None, None, None, None))

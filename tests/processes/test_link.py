@@ -7,11 +7,11 @@ import pytest
 
 from app.domain import ProcessLimits
 from app.http.errors import rpc_error
+from app.jail.sandbox.cgroup_roots import open_roots
+from app.jail.spawner.client import Command, SpawnerClient
+from app.jail.spawner.wire import Confinement
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
-from app.sandbox.cgroup_roots import open_roots
-from app.spawner.client import Command, SpawnerClient
-from app.spawner.wire import Confinement
 from tests.processes.rig import Listener, as_it_is, spec_of
 
 

@@ -9,15 +9,16 @@ import anyio
 import pytest
 
 from app.domain import ProcessLimits
-from app.metrics import Metrics
-from app.processes import measuring, meter
+from app.jail.sandbox.cgroup_roots import CgroupRoots, open_roots
+from app.jail.spawner.client import Command, SpawnerClient
+from app.jail.spawner.wire import Confinement
+from app.processes import _meter as meter
+from app.processes import measuring
 from app.processes.measuring import look
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.protocol.calls.notification_rate import PER_SECOND
-from app.sandbox.cgroup_roots import CgroupRoots, open_roots
-from app.spawner.client import Command, SpawnerClient
-from app.spawner.wire import Confinement
+from app.telemetry.metrics import Metrics
 from tests.processes.rig import Listener, Running, as_it_is, eventually, spec_of
 from tests.processes.test_measuring import SHARES
 

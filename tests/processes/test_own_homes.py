@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from app.domain import BackendSpec, Sandbox
+from app.jail.sandbox import uids
+from app.jail.sandbox.tiers import Tier
 from app.processes import homes, own_homes
 from app.processes.homes import Homes
-from app.sandbox import uids
-from app.sandbox.tiers import Tier
 
 TENANT = "acme.64f2a8c1b3d40"
 KEY = own_homes.key_of("notes", ("acme", "key", "abc"))

@@ -17,21 +17,21 @@ import pytest
 
 from app.domain import BackendSpec, ProcessLimits
 from app.errors import BackendExited, ShuttingDown
+from app.jail.sandbox._bubblewrap import find_bubblewrap
+from app.jail.sandbox.composer import Confined, Place
+from app.jail.sandbox.sandboxes import Unconfined
+from app.jail.spawner import tree
+from app.jail.spawner.client import Command
+from app.jail.spawner.wire import INNER_STATUS_FD
+from app.processes._states import ProcessState
 from app.processes.link import RAISING
 from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
-from app.processes.states import ProcessState
 from app.processes.supervisor import Supervisor
-from app.sandbox.bubblewrap import find_bubblewrap
-from app.sandbox.composer import Confined, Place
-from app.sandbox.sandboxes import Unconfined
-from app.spawner import tree
-from app.spawner.client import Command
-from app.spawner.wire import INNER_STATUS_FD
 from tests.integration.stopwatch import stopwatch_of
+from tests.jail.sandbox.inside import needs_bubblewrap
 from tests.processes.rig import Listener, Running, as_it_is, eventually, options_of, spec_of
-from tests.sandbox.inside import needs_bubblewrap
 
 
 async def spawn_failure(running, **fields) -> BackendExited:
@@ -289,7 +289,7 @@ async def test_a_process_with_too_much_on_the_disk_is_killed(running, variable):
 
 
 async def test_a_process_whose_files_take_long_to_look_at_gains_no_time_to_fill_the_disk(running, monkeypatch):
-    monkeypatch.setattr("app.processes.disk.LOOKING_SHARE", 1e-9)  # after the first look, none for a day
+    monkeypatch.setattr("app.processes._disk.LOOKING_SHARE", 1e-9)  # after the first look, none for a day
     code = (
         "import os, time\n"
         "for number in range(200):\n"
@@ -325,8 +325,8 @@ async def test_memory_is_measured_with_descendants(running):
 
 
 async def test_processor_time_is_measured_with_descendants_and_more_often_while_somebody_looks(running, monkeypatch):
-    monkeypatch.setattr("app.processes.meter.MEASURE_EVERY_S", 1e9)
-    monkeypatch.setattr("app.processes.meter.LOOKING_SHARE", 1e-9)
+    monkeypatch.setattr("app.processes._meter.MEASURE_EVERY_S", 1e9)
+    monkeypatch.setattr("app.processes._meter.LOOKING_SHARE", 1e-9)
     busy = "import os, time\nif os.fork():\n  time.sleep(60)\nwhile True: pass"
     await running.supervisor.meter.measure([])  # the first look is at once, whenever the supervisor gets to it
     process, _ = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", busy))

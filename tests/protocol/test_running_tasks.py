@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.protocol._running_tasks import MAX_TASKS, RunningTasks
 from app.protocol.exchange import Exchange
-from app.protocol.running_tasks import MAX_TASKS, RunningTasks
 from tests.protocol.test_exchange import call
 
 

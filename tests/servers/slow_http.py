@@ -4,7 +4,7 @@ import select
 import socket
 import time
 
-from app.peers.credentials import NodeCredentials
+from app.cluster.peers.credentials import NodeCredentials
 
 NODE = NodeCredentials(b"k" * 32, "node-b", time.time)
 

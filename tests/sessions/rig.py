@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from app.domain import BackendSpec, Principal, Timeouts
-from app.metrics import Metrics
 from app.sessions.directory import BackendDirectory
-from app.sessions.idle.sweeping import sweep_for_ever
+from app.sessions.loop_pause import StandstillDetector, StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.registry import SessionRegistry
-from app.sessions.standstill import StandstillDetector, StandstillGuard
+from app.sessions.sweeping import sweep_for_ever
+from app.telemetry.metrics import Metrics
 from tests.sessions.fakes import FakePool, FakeStore, all_ours, alone
 
 SPEC = BackendSpec(

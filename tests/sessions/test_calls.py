@@ -26,10 +26,10 @@ from app.protocol.commands import Answer, Failed
 from app.protocol.jsonrpc import Response
 from app.sessions.calls import error_type_of
 from app.sessions.endings import HANDED_OVER, SHUTDOWN, TAKEN_OVER
+from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S, StandstillGuard
-from app.streams.streams import Reply
+from app.sessions.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool, FakeStore
 from tests.sessions.rig import SPEC
 from tests.sessions.test_session import message

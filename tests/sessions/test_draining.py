@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 from app.errors import RoutesUnavailable
-from app.sessions import draining as module
-from app.sessions.draining import SILENT_PER_TICK, STREAMS_PER_S, TICK_S, Draining, lot, streams_per_tick
+from app.sessions import _draining as module
+from app.sessions._draining import SILENT_PER_TICK, STREAMS_PER_S, TICK_S, Draining, lot, streams_per_tick
 
 
 class _Listen:
@@ -205,7 +205,7 @@ async def test_with_another_node_each_goes_as_soon_as_it_has_no_call_and_is_clos
 
 
 async def test_a_hand_over_that_fails_or_hangs_keeps_no_session_from_ending(monkeypatch):
-    monkeypatch.setattr("app.sessions.draining.LAST_HAND_OVERS_S", 0.1)
+    monkeypatch.setattr("app.sessions._draining.LAST_HAND_OVERS_S", 0.1)
     sessions = FakeSessions(0, 0)
     first, _ = sessions.left
 

@@ -10,11 +10,11 @@ from app.domain import Principal
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import Request, parse_client
-from app.sessions import ended
+from app.sessions import _ended as ended
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.streams.entry import bytes_of
-from app.streams.replay import MAX_AGE_S
+from app.sessions.streams._replay import MAX_AGE_S
+from app.sessions.streams.entry import bytes_of
 from tests.sessions.fakes import FakePool
 
 

@@ -8,14 +8,7 @@ import pytest
 
 from app.domain import Principal
 from app.errors import BackendExited, CallCutOff, SessionEnded, SessionNotFound
-from app.sessions.endings import (
-    ENDED_BY_ADMINISTRATOR,
-    WORDS,
-    Endings,
-    call_not_sent,
-    call_under_way,
-    later_request,
-)
+from app.sessions.endings import ENDED_BY_ADMINISTRATOR, WORDS, Endings, call_not_sent, call_under_way, later_request
 
 ALICE = Principal("acme", "key", "k1", frozenset())
 ECHO = ("acme", "echo")

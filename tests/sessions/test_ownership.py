@@ -8,10 +8,10 @@ import pytest
 
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.routing.routes import Route, caller_key, session_key
 from app.sessions import ownership
 from app.sessions.ownership import Ownership
-from tests.routing.rig import open_store, record
+from app.sessions.routes import Route, caller_key, session_key
+from tests.cluster.routing.rig import open_store, record
 from tests.sessions.fakes import HeldStore
 
 A, B = "a" * 16, "b" * 16

@@ -19,13 +19,13 @@ from app.errors import (
     ShuttingDown,
 )
 from app.limits.overload import Overload, Passed
-from app.metrics import Metrics
 from app.protocol.calls.notification_rate import PER_SECOND
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.telemetry.metrics import Metrics
 from tests.cluster.rig import Cluster, running_cluster
 from tests.sessions.fakes import FakePool, FakeStore, alone
 from tests.sessions.rig import MAX_SESSIONS

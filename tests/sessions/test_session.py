@@ -24,12 +24,12 @@ from app.errors import (
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
 from app.protocol.lifecycle import SessionState
-from app.sessions.idle.reclaiming import why_over
+from app.sessions.loop_pause import GAP_S, StandstillGuard
+from app.sessions.reclaiming import why_over
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import Session
-from app.sessions.standstill import GAP_S, StandstillGuard
-from app.streams.back_pressure import UNREAD_S
-from app.streams.streams import MAX_EVENTS, Reply
+from app.sessions.streams._back_pressure import UNREAD_S
+from app.sessions.streams.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.cluster.peers.client import PeerLost
 from app.domain import Principal
 from app.errors import (
     UNKNOWN,
@@ -26,12 +27,11 @@ from app.errors import (
 )
 from app.http.errors import http_status, retry_after, rpc_error
 from app.limits.overload import Passed
-from app.peers.client import PeerLost
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import parse_client
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.streams.streams import Reply
+from app.sessions.streams.streams import Reply
 from tests.sessions.fakes import FakeLink, FakePool
 
 TABLE = (Path(__file__).parents[2] / "docs/protocol.md").read_text().split("## Refused, or perhaps", 1)[1]

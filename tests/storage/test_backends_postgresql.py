@@ -6,7 +6,7 @@ from sqlalchemy import select, text, update
 
 from app.domain import BackendSpec, Tenant
 from app.storage import BackendRepository, Database, TenantRepository
-from app.storage.tables import tenants
+from app.storage._tables import tenants
 from tests.postgres import empty
 
 WAITING = select(text("pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"))

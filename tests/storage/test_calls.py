@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.calls.kept import KeptCall
-from app.calls.query import CallFilter, added, bucket_of
 from app.errors import Conflict, NotFound
 from app.storage import Database, TenantRepository
 from app.storage.calls import PORTION, CallRepository
+from app.telemetry.call_history.kept import KeptCall
+from app.telemetry.call_history.query import CallFilter, added, bucket_of
 
 EVERY = CallFilter()
 NOON_US = 1_780_000_000_000_000

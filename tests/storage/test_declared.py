@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from app.domain import BackendSpec, Toolset
+from app.domain.resources.guides import GUIDES, Guide
+from app.domain.resources.recipes import RECIPES, Method, Question, Recipe, Step
 from app.errors import ConcurrentChange, Conflict, NotFound, QuotaExceeded
-from app.resources.guides import GUIDES, Guide
-from app.resources.recipes import RECIPES, Method, Question, Recipe, Step
 from app.storage.declared import StoredRepository
 from app.storage.tools.toolsets import ToolsetRepository
 

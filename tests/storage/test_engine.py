@@ -18,8 +18,8 @@ from sqlalchemy import exc, select
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
-from app.storage.health.failures import translated
-from app.storage.tables import calls, tenants
+from app.storage._database_errors import translated
+from app.storage._tables import calls, tenants
 
 
 async def test_sqlite_runs_with_wal_foreign_keys_and_a_busy_timeout(sqlite_url):

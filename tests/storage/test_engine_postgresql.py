@@ -12,8 +12,8 @@ from sqlalchemy import event
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage import Database, TenantRepository, engine
-from app.storage.health import watch as health_watch
-from app.storage.health.watch import DatabaseWatch
+from app.storage import database_watch as health_watch
+from app.storage.database_watch import DatabaseWatch
 from tests.integration.stopwatch import stopwatch_of
 from tests.postgres import empty
 
@@ -297,7 +297,7 @@ async def test_the_watch_says_once_that_the_database_is_away_and_once_that_it_is
         await check()
 
     monkeypatch.setattr(database, "check", sometimes)
-    caplog.set_level("INFO", "app.storage.health.watch")
+    caplog.set_level("INFO", "app.storage.database_watch")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(DatabaseWatch(database).run)
         with anyio.fail_after(30):

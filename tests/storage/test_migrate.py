@@ -13,7 +13,7 @@ from sqlalchemy import exc, text
 from app.domain import BackendSpec, Limits, ProcessLimits, Sandbox, Tenant
 from app.errors import SchemaMismatch, SettingsError, StorageUnavailable
 from app.storage import BackendRepository, Database, TenantRepository, migrate
-from app.storage.tables import metadata
+from app.storage._tables import metadata
 from tests.postgres import new_database
 
 AT = datetime(2026, 1, 1, tzinfo=UTC).isoformat()

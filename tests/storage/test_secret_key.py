@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select
 
 from app.errors import SettingsError
+from app.storage._tables import audit, secret_key_check
 from app.storage.audit_act import Act
 from app.storage.engine import Database, place_of
 from app.storage.secret_key import SALT_BYTES, SecretKeyCheck
-from app.storage.tables import audit, secret_key_check
 
 ONE, TWO = b"\1" * 32, b"\2" * 32
 

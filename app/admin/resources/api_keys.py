@@ -8,15 +8,15 @@ from fastapi import Path, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field
 
+from app.admin._conditions import AskedState, tagged
+from app.admin._paging import AskedPage, Page
+from app.admin._route import ResourceRouter
+from app.admin._switches import Switch, switched
 from app.admin.audit_changes import changes_of
-from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
-from app.admin.paging import AskedPage, Page
-from app.admin.route import ResourceRouter
 from app.admin.schemas.api_keys import DEFAULT_KEY_LIFE, MAX_KEY_LIFE, KeyAnswer, KeyBody, KeyPatch, NewKeyAnswer
 from app.admin.schemas.fields import SILENT, Answer
-from app.admin.switches import Switch, switched
 from app.auth.api_keys import NewKey
 from app.auth.credential_uses import MAX_ADDRESSES, MAX_PRINCIPALS
 from app.auth.policy import may_revoke

@@ -8,9 +8,9 @@ from fastapi import Depends, Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from app.admin._paging import AskedPage, Page, PageQuery, wrong_cursor
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayAudit, Platform
-from app.admin.paging import AskedPage, Page, PageQuery, wrong_cursor
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SpelledAsName, one_line
 from app.http.problems import responses
 from app.storage.audit import AuditEntry, Which

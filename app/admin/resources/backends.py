@@ -10,8 +10,7 @@ import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field
 
-from app.admin.audit_changes import changes_of_backend
-from app.admin.backend_state import (
+from app.admin._backend_state import (
     ChangedBackend,
     KeptFailure,
     ListedBackends,
@@ -19,29 +18,30 @@ from app.admin.backend_state import (
     ShownBackend,
     shown_failure,
 )
-from app.admin.conditions import AskedState, tagged
+from app.admin._conditions import AskedState, tagged
+from app.admin._merge_patch import patched
+from app.admin._paging import AskedPage, OfBackend, RunningPage, WindowQuery
+from app.admin._route import ResourceRouter
+from app.admin._step_stream import RESPONSES, Check, StepStream, wants_steps
+from app.admin._switches import Switch, switched
+from app.admin.audit_changes import changes_of_backend
 from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
-from app.admin.merge_patch import patched
-from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
-from app.admin.route import ResourceRouter
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.schemas.selection import SELECTION, selection_members
-from app.admin.step_stream import RESPONSES, Check, StepStream, wants_steps
-from app.admin.switches import Switch, switched
-from app.at_once import at_once
 from app.auth.outbound import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
+from app.backends.upstreams.sealed_headers import origin_of, sealed
+from app.cluster.node_status.views import FailureView
+from app.concurrency.at_once import at_once
 from app.domain import BackendSpec, ProcessLimits, Scope, is_name
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
-from app.sandbox.report import paths_not_here
+from app.jail.sandbox.report import paths_not_here
 from app.storage.tools.approvals import Judgement
-from app.this_node.views import FailureView
-from app.upstreams.sealed_headers import origin_of, sealed
 
 router = ResourceRouter(tags=["backends"])
 

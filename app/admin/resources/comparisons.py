@@ -8,16 +8,16 @@ import hmac
 from collections.abc import Callable
 from functools import partial
 
+from app.admin._route import ResourceRouter
 from app.admin.context import MayManage, MayPerhapsManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import BackendName, find_backend, require_may_register, url_if_there
 from app.admin.resources.issuers import IssuerId, find_issuer, require_platform
-from app.admin.route import ResourceRouter
 from app.admin.schemas.comparisons import BackendComparison, Comparison, IssuerComparison
 from app.auth.policy import is_platform_admin
 from app.auth.sealing import SealBroken
 from app.auth.tokens import place_of
-from app.upstreams.sealed_headers import opened
+from app.backends.upstreams.sealed_headers import opened
 
 router = ResourceRouter()
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayRegister
 from app.admin.idempotency import ONCE
+from app.admin.importing import ASK, FORMATS, Entry, looks_like_toml, parse, settle
 from app.admin.resources.backends import register
-from app.admin.route import ResourceRouter
 from app.admin.schemas.imports import ImportAnswer, ImportBody, ImportedEntry, body_of, validated
 from app.errors import GatewayError, InvalidRequest, StorageUnavailable
 from app.http.problems import responses
-from app.importing import ASK, FORMATS, Entry, looks_like_toml, parse, settle
 
 router = ResourceRouter(tags=["backends"])
 

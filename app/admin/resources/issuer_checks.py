@@ -7,10 +7,10 @@ from typing import Annotated, Any, Self
 from fastapi import Request
 from pydantic import BaseModel, Field, SecretStr
 
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.issuers import IssuerId, find_issuer, sees_all
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Answer, Name, SortedTexts, Strict
 from app.auth.issuer_check import Asked, Checked, FetchedKeys
 from app.auth.tokens import Target

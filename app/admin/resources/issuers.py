@@ -8,13 +8,13 @@ from typing import Annotated
 import anyio
 from fastapi import Path, Response
 
+from app.admin._conditions import AskedState, tagged
+from app.admin._merge_patch import patched
+from app.admin._paging import AskedPage, Page
+from app.admin._route import ResourceRouter
 from app.admin.audit_changes import changes_of_issuer
-from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
-from app.admin.merge_patch import patched
-from app.admin.paging import AskedPage, Page
-from app.admin.route import ResourceRouter
 from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, IssuerPatch
 from app.auth.outbound import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke

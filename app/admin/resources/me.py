@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel, Field
 
+from app.admin._route import READ_COST, ResourceRouter
 from app.admin.context import WhoAsks, who_asks
-from app.admin.route import READ_COST, ResourceRouter
 from app.auth.policy import has_scope, is_platform_admin
 from app.domain import Principal, Scope
 from app.http.dependencies import authenticate

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from pydantic import Field
 
+from app.admin._paging import AskedPage, AskedWindow, Page, RunningPage
+from app.admin._route import ResourceRouter
 from app.admin.context import Platform
-from app.admin.paging import AskedPage, AskedWindow, Page, RunningPage
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Answer, UseMembers
 
 router = ResourceRouter(tags=["nodes"])

@@ -10,13 +10,13 @@ from typing import Annotated, Self
 from fastapi import Response
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
+from app.admin._conditions import AskedState, tagged
+from app.admin._paging import AskedPage, Page
+from app.admin._route import ResourceRouter
+from app.admin._switches import Switch, switched
 from app.admin.audit_changes import changes_of
-from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayManage, MayRead
-from app.admin.paging import AskedPage, Page
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SwitchPatch, one_line
-from app.admin.switches import Switch, switched
 from app.auth.policy import is_platform_admin
 from app.auth.token_rules import MAX_SUBJECT
 from app.auth.tokens import MAX_ISSUER, is_issuer

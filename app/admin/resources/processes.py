@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from app.admin._paging import AskedWindow, RunningPage
+from app.admin._route import ResourceRouter
 from app.admin.context import MayManage, MayReadOfAll
 from app.admin.idempotency import ONCE
-from app.admin.paging import AskedWindow, RunningPage
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import UseMembers
+from app.cluster.node_status.listing import Window
 from app.errors import NotFound, nodes_unavailable
 from app.http.problems import responses
-from app.this_node.listing import Window
 
 DEFAULT_LINES = 100
 MAX_LINES = 1000

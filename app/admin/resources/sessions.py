@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import Field
 
+from app.admin._paging import AskedWindow, RunningPage
+from app.admin._route import ResourceRouter
 from app.admin.context import MayManage, MayReadOfAll
-from app.admin.paging import AskedWindow, RunningPage
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import UseMembers
+from app.cluster.node_status.listing import Window
 from app.errors import SessionNotFound, nodes_unavailable
-from app.this_node.listing import Window
 
 router = ResourceRouter(tags=["sessions"])
 

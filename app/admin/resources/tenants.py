@@ -5,14 +5,14 @@ from typing import get_args
 
 from fastapi import Response
 
+from app.admin._conditions import AskedState, tagged
+from app.admin._paging import AskedPage, Page
+from app.admin._route import ResourceRouter
+from app.admin._switches import Switch, switched
 from app.admin.audit_changes import changes_of
-from app.admin.conditions import AskedState, tagged
 from app.admin.context import Access, MayPerhapsManage, MayRead, MayRegister, Platform
 from app.admin.idempotency import ONCE
-from app.admin.paging import AskedPage, Page
-from app.admin.route import ResourceRouter
 from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
-from app.admin.switches import Switch, switched
 from app.auth.policy import is_platform_admin
 from app.domain import DEFAULT_TENANT, InspectionMode, Limits, Scope, Tenant
 from app.errors import Conflict, Forbidden

@@ -15,12 +15,20 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.command import one_program
+from app.admin.schemas._command import one_program
+from app.admin.schemas._upstream import (
+    HeaderName,
+    Headers,
+    HeaderValue,
+    StoredHeaders,
+    Transport,
+    Url,
+    require_one_kind,
+)
 from app.admin.schemas.declared import patches, shows
 from app.admin.schemas.fields import Answer, Name, Reason, SpelledAsVariable, Strict, SwitchPatch, no_nul
 from app.admin.schemas.sandbox import ProcessLimitsBody, SandboxAnswer, SandboxBody, SandboxPatch
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
-from app.admin.schemas.upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Transport, Url, require_one_kind
 from app.domain import HOME_WORD, BackendSpec, Timeouts
 
 HIDDEN = "***"  # shown instead of an env value; in a PATCH it means "unchanged"

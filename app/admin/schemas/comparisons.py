@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from app.admin.schemas._upstream import MAX_HEADERS, HeaderName, HeaderValue
 from app.admin.schemas.backends import EnvName, EnvValue
 from app.admin.schemas.fields import Strict
-from app.admin.schemas.upstream import MAX_HEADERS, HeaderName, HeaderValue
 
 
 class BackendComparison(Strict):

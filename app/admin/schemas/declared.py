@@ -24,8 +24,8 @@ from msgspec.structs import FieldInfo, fields
 from pydantic import BaseModel, Field, create_model
 
 from app.admin.schemas.fields import Answer, Strict, field_of
-from app.resources.fields import Stored
-from app.resources.resource import Resource
+from app.domain.resources.fields import Stored
+from app.domain.resources.resource import Resource
 
 M = TypeVar("M", bound=BaseModel)
 V = TypeVar("V")

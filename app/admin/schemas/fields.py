@@ -25,8 +25,8 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
-from app.resources import fields as rules
-from app.resources.fields import NAME_SPELLING, Unfit
+from app.domain.resources import fields as rules
+from app.domain.resources.fields import NAME_SPELLING, Unfit
 
 MAX_REASON = 300
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
@@ -108,7 +108,7 @@ class Spelled:
 
 
 def checked(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A rule of `app.resources.fields`, as the REST API tells that it does not hold."""
+    """A rule of `app.domain.resources.fields`, as the REST API tells that it does not hold."""
 
     def validate(value: Any) -> Any:
         try:

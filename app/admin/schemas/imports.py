@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from app.admin.importing import Entry
 from app.admin.schemas.backends import BackendBody, EnvValue
 from app.admin.schemas.fields import Strict
-from app.importing import Entry
-from app.upstreams.requests import is_own
+from app.backends.upstreams.requests import is_own
 
 MAX_DOCUMENT_BYTES = 3 * 2**20  # with its escapes it fits a body of the usual 4 MiB
 

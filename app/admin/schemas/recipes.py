@@ -10,8 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.declared import Schemas, patches, shows
 from app.admin.schemas.fields import Answer, Name, Spelled, Strict, StrictChoice, Title, no_nul
+from app.domain.resources.recipes import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
 from app.protocol.recipes.expressions import MAX_EXPRESSION
-from app.resources.recipes import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
 
 MAX_BYTES = 64 << 10  # of a whole recipe, as JSON
 MAX_MEMBERS = 200

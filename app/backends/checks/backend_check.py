@@ -12,33 +12,23 @@ import anyio.to_thread
 import msgspec
 
 from app import __version__
-from app.backends.checks.missed import MOST, Asked, Findings, Missed, findings, reaching_out
-from app.backends.checks.modules import missed_modules
+from app.backends.checks._missed import MOST, Asked, Findings, Missed, findings, reaching_out
+from app.backends.checks._modules import missed_modules
+from app.backends.checks.downloads import download_of
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Timeouts
-from app.errors import (
-    BackendExited,
-    BackendTimeout,
-    GatewayError,
-    InvalidResponse,
-    ShuttingDown,
-)
-from app.importing.downloads import download_of
+from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidResponse, ShuttingDown
+from app.jail.sandbox.composer import Confined
+from app.jail.spawner.client import MISSED_BYTES
 from app.processes.conversation import Conversation, result_of
 from app.processes.endings import at_limit
 from app.processes.link import CHECK_HINT, RAISING, BackendLink
 from app.processes.output.advice import of_words
 from app.processes.process import BackendProcess
-from app.protocol.eras.sessionless_envelope import (
-    SERVER_INFO_KEY,
-    SESSIONLESS,
-    is_refused_handshake,
-)
+from app.protocol.eras.sessionless_envelope import SERVER_INFO_KEY, SESSIONLESS, is_refused_handshake
 from app.protocol.revisions import HANDSHAKE
 from app.protocol.toolset.pages import Pages
-from app.sandbox.composer import Confined
-from app.spawner.client import MISSED_BYTES
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
 DOWNLOAD_S = 15.0  # for a program that has to download what it starts, and cannot

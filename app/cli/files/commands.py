@@ -17,8 +17,8 @@ from app.cli.files.plan import CHANGE, MAKE, REMOVE, Plan, make_plan
 from app.cli.files.schema import schema
 from app.cli.rest import Rest, open_rest
 from app.errors import GatewayError, InvalidRequest
-from app.terminal.progress import Progress
-from app.terminal.text import printable
+from app.text.terminal.progress import Progress
+from app.text.terminal.text import printable
 
 DIFFERS = 2
 _SIGNS = {MAKE: "+", CHANGE: "~", REMOVE: "-"}

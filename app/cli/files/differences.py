@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.admin.schemas.backends import HIDDEN
-from app.terminal.text import printable
+from app.text.terminal.text import printable
 
 MAX_VALUE = 120  # characters of a value in a line
 _ABSENT = object()

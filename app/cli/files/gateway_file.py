@@ -16,7 +16,7 @@ from app.cli.files.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
-from app.terminal.text import printable
+from app.text.terminal.text import printable
 
 MAX_FILE_BYTES = 32 << 20
 MAX_FILES = 1000

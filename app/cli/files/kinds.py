@@ -14,8 +14,8 @@ from app.admin.schemas.issuers import IssuerBody, TenantsBody
 from app.admin.schemas.recipes import SCHEMAS as RECIPE_SCHEMAS
 from app.admin.schemas.tenants import Inspections, LimitsBody, Registry, SandboxExempt
 from app.admin.schemas.toolsets import SCHEMAS as TOOLSET_SCHEMAS
-from app.resources import guides, recipes, toolsets
-from app.resources.resource import Resource
+from app.domain.resources import guides, recipes, toolsets
+from app.domain.resources.resource import Resource
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
 _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored

@@ -13,7 +13,7 @@ from app.cli.resources import print_json, print_table, query_text
 from app.cli.rest import Rest, open_rest, segment
 from app.cli.tables import one_line
 from app.cli.usage.nouns import ALL
-from app.terminal.text import printable
+from app.text.terminal.text import printable
 
 FIRST = (
     "at",

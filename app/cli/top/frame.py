@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from app.cli.tables import GAP
-from app.terminal.text import columns_of, printable
+from app.text.terminal.text import columns_of, printable
 
 MAX_NODES = 8  # with a line each
 KEYS = "q quit   p processes  s sessions  t tenants   m memory  c cpu  l calls  a age   space: now"

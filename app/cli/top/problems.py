@@ -8,7 +8,7 @@ from typing import Any
 from app.cli.rest import open_rest, segment
 from app.cli.tables import one_line
 from app.errors import GatewayError
-from app.terminal.text import printable
+from app.text.terminal.text import printable
 
 SOME = 1  # the exit code
 

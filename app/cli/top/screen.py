@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from app.cli.top.frame import KEYS, Query, Snapshot, frame, title_line
 from app.errors import GatewayError
-from app.terminal.text import cut
+from app.text.terminal.text import cut
 
 KEY_WAIT_MS = 100
 VIEW_KEYS = {"p": "processes", "s": "sessions", "t": "tenants"}

@@ -13,7 +13,7 @@ from app.cli.top.frame import Query, Snapshot, frame
 from app.cli.top.screen import Screen, ScreenFailed
 from app.cli.usage.options import MAX_ROWS
 from app.errors import GatewayError, InvalidRequest
-from app.terminal.text import cut
+from app.text.terminal.text import cut
 
 ONCE_ROWS = 20
 MEASURE_S, MEASURED_WITHIN = 0.5, 6  # a node measures within two seconds of the first request; --once waits for it

@@ -12,8 +12,8 @@ from app.cli.trying.arguments import arguments_of, properties, required, summary
 from app.cli.trying.endpoint import Endpoint, Tool
 from app.cli.usage.meant import did_you_mean
 from app.errors import NotFound
-from app.terminal.progress import Progress
-from app.terminal.text import printable
+from app.text.terminal.progress import Progress
+from app.text.terminal.text import printable
 
 MOST_NAMED = 20  # tools in an error
 

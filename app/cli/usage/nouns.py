@@ -4,14 +4,14 @@ elsewhere, and is not imported for them; declarations of resources import little
 from dataclasses import dataclass
 from typing import Any, Self
 
-from app.resources import guides, recipes, toolsets
-from app.resources.resource import Resource as Declared
+from app.domain.resources import guides, recipes, toolsets
+from app.domain.resources.resource import Resource as Declared
 
-CLIENTS = (  # those of `app.client_config`
+CLIENTS = (  # those of `app.admin.client_config`
     "claude-code", "claude-desktop", "cursor", "vscode", "windsurf", "cline", "codex", "openai-agents", "langchain",
 )  # fmt: skip
 DEFAULT_KEY_ENV = "GATEWAY_KEY"
-CALL_GROUPS = ("backend", "tool", "outcome", "subject", "client")  # those of `app.calls.query`
+CALL_GROUPS = ("backend", "tool", "outcome", "subject", "client")  # those of `app.telemetry.call_history.query`
 VIEWS = ("processes", "sessions", "tenants")  # of `top`
 SORTS = ("memory", "cpu", "calls", "age")
 ALL = "-"  # as the tenant: all of them, where the REST API allows it

@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import HTMLResponse
 
-from app.client_config import CLIENTS, PASTE_HERE, Target, endpoint, install_links
+from app.admin.client_config import CLIENTS, PASTE_HERE, Target, endpoint, install_links
 from app.console.visit import Visit
 from app.http.dependencies import BASE_URL
 

@@ -17,7 +17,7 @@ from app.errors import GatewayError
 from app.limits.rate_limiter import RateLimiter
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
-from app.sessions.standstill import StandstillDetector
+from app.sessions.loop_pause import StandstillDetector
 
 FLUSH_EVERY_S = 60.0  # between two writes of last_used_at
 

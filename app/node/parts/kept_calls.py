@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
-from app.calls.history import CallHistory
-from app.calls.keeper import CallKeeper, remove_all
-from app.calls.kept import CallArchive
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
 from app.storage.calls import CallRepository
+from app.telemetry.call_history.history import CallHistory
+from app.telemetry.call_history.keeper import CallKeeper, remove_all
+from app.telemetry.call_history.kept import CallArchive
 
 DAY_S = 86_400
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 import anyio
 
 from app.cluster.all_nodes import AllNodes
+from app.cluster.node_status.overview import NodeOverview
+from app.cluster.peers.dead_nodes import Silence
+from app.cluster.routing.heartbeat import Heartbeat
+from app.cluster.routing.router import Router
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.routes import Routes
 from app.node.parts.sessions import Sessions
-from app.peers.dead_nodes import Silence
-from app.routing.heartbeat import Heartbeat
-from app.routing.router import Router
-from app.routing.routes import NodeRecord
-from app.sessions.standstill import StandstillGuard
-from app.this_node.overview import NodeOverview
+from app.sessions.loop_pause import StandstillGuard
+from app.sessions.routes import NodeRecord
 
 LAST_WORDS_S = 2.0  # for telling the others which sessions this node had; leases of the rest lapse
 

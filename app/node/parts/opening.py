@@ -4,14 +4,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from app.config.settings import Settings
 from app.limits.loop_shares import LoopShares
-from app.metrics import Metrics
 from app.node.certificate_files import CertificateFiles
-from app.sessions.idle.parking import Parking
+from app.sessions.loop_pause import StandstillDetector
 from app.sessions.open_sessions import OpenSessions
-from app.sessions.standstill import StandstillDetector
-from app.tracing.tracer import Tracer
+from app.sessions.parking import Parking
+from app.settings.settings import Settings
+from app.telemetry.metrics import Metrics
+from app.telemetry.tracing.tracer import Tracer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,24 @@ from functools import partial
 
 import anyio.to_thread
 
+from app.backends.catalog.catalog import Catalog
+from app.backends.catalog.knowledge import Knowledge
+from app.backends.connections.leasing import ProcessLeasing
+from app.backends.connections.shared_processes import initialized
+from app.backends.connections.toolsets import Toolsets
 from app.backends.failures import FailureLog
 from app.backends.loop_use import LoopUse
 from app.backends.pool import PoolOptions, ProcessPool
-from app.catalog.catalog import Catalog
-from app.catalog.knowledge import Knowledge
-from app.config.environment import PREFIX
-from app.config.settings import Settings
+from app.backends.upstreams.upstreams import Upstreams
 from app.domain import Limits
+from app.domain.resources.guides import GUIDES
+from app.domain.resources.recipes import RECIPES
 from app.errors import SettingsError
+from app.jail.sandbox.sandboxes import Sandboxes
 from app.limits.descriptors import ProcessRoom
 from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
-from app.links.leasing import ProcessLeasing
-from app.links.shared_processes import initialized
-from app.links.toolsets import Toolsets
-from app.metrics import Metrics, value_of
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
@@ -32,14 +33,13 @@ from app.processes import homes, own_homes
 from app.processes.forking.forking import ForkingOptions
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
-from app.resources.guides import GUIDES
-from app.resources.recipes import RECIPES
-from app.sandbox.sandboxes import Sandboxes
 from app.sessions.call_spans import waiting_for_a_process
-from app.sessions.idle.reclaiming import Reclaiming
+from app.sessions.reclaiming import Reclaiming
+from app.settings.environment import PREFIX
+from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
-from app.upstreams.upstreams import Upstreams
+from app.telemetry.metrics import Metrics, value_of
 
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 

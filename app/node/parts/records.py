@@ -13,9 +13,9 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit_follower import AuditFollower
 from app.storage.backends import BackendRepository
+from app.storage.database_watch import DatabaseWatch
 from app.storage.declared import StoredResources
 from app.storage.engine import Database
-from app.storage.health.watch import DatabaseWatch
 from app.storage.secret_key import SecretKeyCheck
 from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from app.auth.sealing import Sealer
 from app.cluster.opening import Routing, open_routing
-from app.event import Event
+from app.cluster.peers.client import Deadlines
+from app.concurrency.event import Event
 from app.node.parts.opening import Opening
-from app.peers.client import Deadlines
-from app.routing.routes import Route
 from app.sessions.ownership import Ownership
+from app.sessions.routes import Route
 
 SILENT_COMMENTS = 2.5  # a stream from another node counts as dead after so many missing keep-alive comments
 

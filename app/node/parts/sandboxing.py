@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from app.config.settings import Settings
 from app.domain import BackendSpec
-from app.egress.egress import Egress, EgressOptions
+from app.jail.egress.egress import Egress, EgressOptions
+from app.jail.sandbox.cgroup_roots import CgroupRoots, open_roots
+from app.jail.sandbox.composer import Composer
+from app.jail.sandbox.machine import examine
+from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.probes.probing import Probing
+from app.jail.sandbox.probes.targets import targets_of
+from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes
+from app.jail.sandbox.uids import uid_of
+from app.jail.spawner.client import SpawnerClient
 from app.node.parts.opening import Opening
-from app.sandbox.cgroup_roots import CgroupRoots, open_roots
-from app.sandbox.composer import Composer
-from app.sandbox.machine import examine
-from app.sandbox.needs import NeedsFinder
-from app.sandbox.probes.probing import Probing
-from app.sandbox.probes.targets import targets_of
-from app.sandbox.sandboxes import GUARANTEES, Sandboxes
-from app.sandbox.uids import uid_of
-from app.spawner.client import SpawnerClient
+from app.settings.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,19 @@ from functools import partial
 
 from app import __version__
 from app.backends.pool import ProcessPool
-from app.calls.history import CallHistory
+from app.backends.upstreams.sealed_headers import HeaderOpener
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
+from app.cluster.node_status.inspecting import Inspecting
+from app.cluster.node_status.overview import NodeOverview
+from app.cluster.node_status.watching import Watching
+from app.cluster.redis.latency import Latency
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import BackendSpec
+from app.jail.sandbox.report import view_of
 from app.limits.overload import Marks, Overload
 from app.limits.tallies import Tallies
 from app.limits.use_metrics import show_use
-from app.metrics import value_of
 from app.node.parts.credentials import Credentials
 from app.node.parts.kept_calls import KeptCalls, keep_calls
 from app.node.parts.opening import Opening
@@ -21,20 +25,16 @@ from app.node.parts.processes import Processes, due_to_clients
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.parts.watching import Watched, watch
-from app.redis.latency import Latency
-from app.routing.routes import caller_key
-from app.sandbox.report import view_of
-from app.sessionless.pooled_session import CallerHomes
-from app.sessionless.requests import SessionlessRequests
-from app.sessionless.suspended_calls import Place
 from app.sessions.calls import Watchers
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
+from app.sessions.routes import caller_key
+from app.sessions.sessionless.pooled_session import CallerHomes
+from app.sessions.sessionless.requests import SessionlessRequests
+from app.sessions.sessionless.suspended_calls import Place
 from app.storage.audit import AuditLog
-from app.this_node.inspecting import Inspecting
-from app.this_node.overview import NodeOverview
-from app.this_node.watching import Watching
-from app.upstreams.sealed_headers import HeaderOpener
+from app.telemetry.call_history.history import CallHistory
+from app.telemetry.metrics import value_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ import logging
 from contextlib import AsyncExitStack
 
 from app import __version__
-from app.config.settings import Settings
-from app.metrics import Metrics
-from app.tracing.exporter import SpanExporter
-from app.tracing.tracer import Tracer
+from app.settings.settings import Settings
+from app.telemetry.metrics import Metrics
+from app.telemetry.tracing.exporter import SpanExporter
+from app.telemetry.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ def open_tracing(stack: AsyncExitStack, settings: Settings, metrics: Metrics, no
     if settings.otlp_endpoint is None:
         return None
     # Only here: the extra need not be installed, and takes a tenth of a second to import.
-    encoder = importlib.import_module("app.tracing.otlp").Encoder(__version__, node_id)
+    encoder = importlib.import_module("app.telemetry.tracing.otlp").Encoder(__version__, node_id)
     headers, count = dict(settings.otlp_headers), metrics.trace_spans
     exporter = SpanExporter(settings.otlp_endpoint, headers, encoder, count.labels)
     exporter.start()

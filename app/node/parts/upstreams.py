@@ -4,15 +4,15 @@ from urllib.parse import urlsplit
 
 from app.auth.outbound import Policy
 from app.backends.failures import FailureLog
-from app.config.environment import PREFIX
-from app.config.settings import Settings
-from app.egress.dialling import Dialler
-from app.egress.names import Names
+from app.backends.upstreams.connecting import Connector
+from app.backends.upstreams.sealed_headers import HeaderOpener
+from app.backends.upstreams.upstreams import Parts, Upstreams
+from app.jail.egress.dialling import Dialler
+from app.jail.egress.names import Names
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
-from app.upstreams.connecting import Connector
-from app.upstreams.sealed_headers import HeaderOpener
-from app.upstreams.upstreams import Parts, Upstreams
+from app.settings.environment import PREFIX
+from app.settings.settings import Settings
 
 ALLOW_SETTING = PREFIX + "UPSTREAM_ALLOW"
 

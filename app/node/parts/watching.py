@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.backends.inventory import BackendSnapshot
+from app.cluster.node_status.activity import Activity
+from app.cluster.node_status.inspecting import Inspecting
+from app.cluster.node_status.problems import signs
+from app.cluster.node_status.problems.problem import Problem, Severity
+from app.cluster.node_status.problems.watch import ProblemWatch
+from app.cluster.node_status.watching import Watching, look
+from app.cluster.redis.latency import Latency
+from app.jail.sandbox.report import SandboxView
 from app.limits.lately import Refusals
 from app.limits.overload import Overload
 from app.limits.tallies import Tallies
@@ -15,15 +23,7 @@ from app.node.parts.processes import Processes
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.readiness import changes_words, database_words, nodes_words, overload_words, redis_words, slow_words
-from app.redis.latency import Latency
-from app.sandbox.report import SandboxView
 from app.sessions.registry import SessionRegistry
-from app.this_node.activity import Activity
-from app.this_node.inspecting import Inspecting
-from app.this_node.problems import signs
-from app.this_node.problems.problem import Problem, Severity
-from app.this_node.problems.watch import ProblemWatch
-from app.this_node.watching import Watching, look
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ import anyio.to_thread
 
 from app.domain import BackendSpec
 from app.errors import BackendError, GatewayError, ShuttingDown
-from app.metrics import Metrics
-from app.processes.forking.making import Launcher, Maker, NoTemplate, Template, died, is_current
+from app.jail.sandbox.tiers import Profile, Tier
+from app.processes.forking._making import Launcher, Maker, NoTemplate, Template, died, is_current
 from app.processes.forking.start import EXEC, Start
 from app.processes.process import BackendProcess
-from app.sandbox.tiers import Profile, Tier
+from app.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from app.loop_timeout import loop_timeout
-from app.processes.forking.text import Task
+from app.concurrency.loop_timeout import loop_timeout
+from app.jail.sandbox.composer import Confined
+from app.jail.spawner.client import SpawnerLost, SpawnFailed
+from app.jail.spawner.wire import FORK_STAGE
+from app.jail.spawner.wire import Start as Kind
+from app.processes.forking._text import Task
 from app.processes.homes import Home
-from app.sandbox.composer import Confined
-from app.spawner.client import SpawnerLost, SpawnFailed
-from app.spawner.wire import FORK_STAGE
-from app.spawner.wire import Start as Kind
 
 FORK_S = 5.0  # a fork takes milliseconds
 

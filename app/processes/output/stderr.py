@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from app.domain import BackendSpec
-from app.redaction import without_credentials
+from app.text.redaction import without_credentials
 
 RING_BYTES = 64 << 10
 LINE_BYTES = 8 << 10

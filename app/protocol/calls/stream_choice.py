@@ -1,9 +1,9 @@
 """Which stream gets a message of the backend that names no call, or only in its `_meta`. For other messages (progress,
 cancelled questions, changes of lists and resources) `exchange.py` decides."""
 
+from app.protocol._running_tasks import task_id_of
 from app.protocol.commands import Call, Listen, Stream
 from app.protocol.jsonrpc import ABSENT, Params, answered_id, members_of
-from app.protocol.running_tasks import task_id_of
 
 RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
 SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"

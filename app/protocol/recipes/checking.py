@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from app.memo import memo
+from app.domain.resources.recipes import MAX_AT_ONCE, MAX_STEPS, STEP_ID, Method, Recipe, Step
 from app.protocol.recipes.expressions import BadExpression, expressions_in, paths_in
-from app.resources.recipes import MAX_AT_ONCE, MAX_STEPS, STEP_ID, Method, Recipe, Step
-from app.search.work import Work
+from app.protocol.search.work import Work
+from app.text.memo import memo
 
 MAX_EXPRESSIONS = 200
 OF_A_STEP = ("result", "text", "answer", "skipped")  # what later steps see of it

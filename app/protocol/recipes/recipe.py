@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.resources.recipes import Recipe
+from app.domain.resources.recipes import Recipe
 
 
 def definition(recipe: Recipe, tools: dict[str, Any]) -> dict[str, Any]:

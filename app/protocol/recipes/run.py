@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from app.domain.resources.recipes import Recipe, Step
 from app.protocol.jsonrpc import members_of, string_of
 from app.protocol.recipes.expressions import (
     FUEL,
@@ -16,7 +17,6 @@ from app.protocol.recipes.expressions import (
     is_true,
     value_of,
 )
-from app.resources.recipes import Recipe, Step
 
 MAX_RESULT = 1 << 20  # bytes of one step's result
 MAX_RESULTS = 4 << 20  # of all that a run keeps

@@ -12,6 +12,7 @@ import msgspec
 
 from app.errors import BackendBusy, GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol import tolerant
+from app.protocol._running_tasks import task_made
 from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.commands import NOISE, Dropped
 from app.protocol.eras.sessionless_envelope import LEVELS
@@ -37,13 +38,12 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
-from app.protocol.running_tasks import task_made
+from app.protocol.shared._log_levels import LogLevels
+from app.protocol.shared._process_calls import ProcessCalls
+from app.protocol.shared._task_owners import NotYours, TaskOwners, task_named
 from app.protocol.shared.cached_handshake import CachedHandshake, hello
-from app.protocol.shared.log_levels import LogLevels
-from app.protocol.shared.process_calls import ProcessCalls
 from app.protocol.shared.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import Subscriptions
-from app.protocol.shared.task_owners import NotYours, TaskOwners, task_named
 from app.protocol.without_id import is_without_id
 
 MAX_URIS = 256  # that one session may subscribe to

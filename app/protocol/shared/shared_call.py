@@ -7,7 +7,7 @@ import msgspec
 
 from app.errors import GatewayError
 from app.protocol.commands import Dropped
-from app.protocol.shared.fair_turns import Party
+from app.protocol.shared._fair_turns import Party
 
 
 class SharedCall(msgspec.Struct, eq=False):

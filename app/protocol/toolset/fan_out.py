@@ -11,6 +11,7 @@ import msgspec
 
 from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol import tolerant
+from app.protocol._running_tasks import task_made
 from app.protocol.commands import NOISE, Dropped
 from app.protocol.eras.sessionless_envelope import LEVELS
 from app.protocol.exchange import PING, replace_token
@@ -35,12 +36,11 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
-from app.protocol.running_tasks import task_made
-from app.protocol.toolset.answers import empty, invalid, is_success, no_tool, with_result
+from app.protocol.toolset._answers import empty, invalid, is_success, no_tool, with_result
+from app.protocol.toolset._member_calls import MemberCall, MemberCalls
+from app.protocol.toolset._member_questions import MemberQuestion, MemberQuestions
 from app.protocol.toolset.greeting import About, answer_to, reference_of, with_prompt
 from app.protocol.toolset.listing import Place, ToolsetListing
-from app.protocol.toolset.member_calls import MemberCall, MemberCalls
-from app.protocol.toolset.member_questions import MemberQuestion, MemberQuestions
 from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.outs import (
     INNER,

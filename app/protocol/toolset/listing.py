@@ -9,19 +9,19 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from app.domain import Selection
+from app.domain.resources.guides import Guide
 from app.protocol.jsonrpc import encode, members_of, object_in, string_of
 from app.protocol.recipes.recipe import definition
+from app.protocol.search.documents import MAX_DESCRIPTION, Definition, Document
+from app.protocol.search.index import MAX_DOCUMENTS, ToolIndex
+from app.protocol.search.reading import Reading
+from app.protocol.search.uri_templates import UriTemplates
+from app.protocol.search.work import Work, finished
 from app.protocol.sse_format import one_line
 from app.protocol.toolset.member_tools import AT_ONCE, MemberTools, by_name, renamed
 from app.protocol.toolset.names import shown_as, shown_prompts
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
-from app.resources.guides import Guide
-from app.search.documents import MAX_DESCRIPTION, Definition, Document
-from app.search.index import MAX_DOCUMENTS, ToolIndex
-from app.search.reading import Reading
-from app.search.uri_templates import UriTemplates
-from app.search.work import Work, finished
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
 MAX_VARIANTS = 8  # of what its tools are listed as: sessions of one toolset have one or two

@@ -7,10 +7,10 @@ import msgspec
 
 from app.domain import Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
+from app.protocol.search.patterns import Patterns
+from app.protocol.search.work import Work
 from app.protocol.toolset.names import shown_as
 from app.protocol.toolset.offer import Offer
-from app.search.patterns import Patterns
-from app.search.work import Work
 
 AT_ONCE = 16  # items between two points at which the work can be interrupted
 _OLD_UI_KEY = "ui/resourceUri"  # in `_meta` of a tool: the form of MCP Apps before `ui: {resourceUri}`

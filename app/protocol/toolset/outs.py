@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from app.domain.resources.recipes import Recipe
 from app.errors import GatewayError
 from app.protocol.commands import Dropped
 from app.protocol.jsonrpc import Params, Response
-from app.resources.recipes import Recipe
 
 
 class ToSession(msgspec.Struct, gc=False):

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
+from app.domain.resources.guides import Guide
+from app.domain.resources.recipes import Recipe
 from app.protocol.jsonrpc import encode, encoded
+from app.protocol.search.patterns import Patterns
 from app.protocol.toolset.offer import Offer
-from app.resources.guides import Guide
-from app.resources.recipes import Recipe
-from app.search.patterns import Patterns
 
 NAME = "the toolset itself"  # where members have names
 SCHEME = "guide://"

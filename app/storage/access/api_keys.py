@@ -9,10 +9,10 @@ from sqlalchemy import Row, and_, insert, or_, select, update
 
 from app.domain import ApiKey
 from app.errors import ConcurrentChange, NotFound
+from app.storage._rows import matching, require_room
+from app.storage._tables import api_keys
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import matching, require_room
-from app.storage.tables import api_keys
 
 MAX_KEYS_PER_TENANT = 10_000  # revoked ones included: what a tenant can fill the database with
 

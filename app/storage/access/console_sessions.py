@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sqlalchemy import delete, insert, select
 
+from app.storage._rows import matching
+from app.storage._tables import console_sessions
 from app.storage.engine import Database
-from app.storage.rows import matching
-from app.storage.tables import console_sessions
 
 MAX_PER_CALLER = 50  # of one credential; beyond it the one that was begun first ends
 

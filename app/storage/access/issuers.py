@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, SignInClient, TenantGrant
 from app.errors import Conflict, NotFound
+from app.storage._rows import VersionedTable, require_room
+from app.storage._tables import issuer_tenants, issuers
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import VersionedTable, require_room
-from app.storage.tables import issuer_tenants, issuers
 
 MAX_ISSUERS_PER_TENANT = 50
 _VERSIONED = VersionedTable(issuers, ["tenant", "id"], "issuer", lambda: NotFound("Issuer not found"))

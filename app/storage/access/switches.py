@@ -10,10 +10,10 @@ from sqlalchemy import Row, and_, delete, false, insert, select, true, update
 
 from app.domain import KEY_ISSUER, Principal
 from app.errors import ConcurrentChange, Disabled
+from app.storage._rows import matching, require_room
+from app.storage._tables import api_keys, principals_off, tenants
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import matching, require_room
-from app.storage.tables import api_keys, principals_off, tenants
 
 MAX_PRINCIPALS_OFF = 1000  # of a tenant; to keep out more, switch off or narrow their issuer
 

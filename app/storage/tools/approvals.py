@@ -11,10 +11,10 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.errors import BackendNotFound
+from app.storage._rows import matching
+from app.storage._tables import approvals, backends, catalog
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import matching
-from app.storage.tables import approvals, backends, catalog
 
 
 @dataclass(frozen=True, slots=True)

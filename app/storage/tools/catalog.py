@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Row, insert, select, update
 
+from app.storage._rows import matching
+from app.storage._tables import approvals, catalog
+from app.storage._tables import backends as registered
 from app.storage.engine import Database
-from app.storage.rows import matching
-from app.storage.tables import approvals, catalog
-from app.storage.tables import backends as registered
 from app.storage.tools.approvals import Judgement, require_said
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.errors import Conflict, NotFound
-from app.storage.tables import backends, tenants, toolsets
+from app.storage._tables import backends, tenants, toolsets
 
 
 async def require_free_name(connection: AsyncConnection, tenant: str, name: str) -> datetime:

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import func, literal, select, union_all
 
 from app.domain import RegistryMode
+from app.storage._tables import backends, tenants, toolsets
 from app.storage.engine import Database
-from app.storage.tables import backends, tenants, toolsets
 
 MAX_LISTED = 2000  # of one tenant; by name, the first ones
 

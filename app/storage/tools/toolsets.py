@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Row, Select, insert, select
 
 from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset, home_of
+from app.domain.resources.toolsets import TOOLSETS
 from app.errors import BackendNotFound, Conflict, NotFound
-from app.resources.toolsets import TOOLSETS
+from app.storage._rows import NamedRepository, microseconds, require_room
+from app.storage._tables import tenants, toolsets
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.rows import NamedRepository, microseconds, require_room
-from app.storage.tables import tenants, toolsets
 from app.storage.tools.names import require_free_name
 
 

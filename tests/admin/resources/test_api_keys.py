@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.auth.api_keys import key_id
+from app.cluster.node_status.views import AddressUse
 from app.domain import KEY_ISSUER
 from app.errors import Unauthenticated
-from app.this_node.views import AddressUse
 
 PATH = "/api/v1/tenants/acme/keys"
 NOWHERE: dict[str, list[str]] = {"used_from": [], "silent_nodes": []}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.auth.sealing import Sealer
-from app.upstreams.sealed_headers import HeaderOpener
+from app.backends.upstreams.sealed_headers import HeaderOpener
 
 PATH = "/api/v1/tenants/acme/backends"
 SECRET = "Bearer s3cret-token"

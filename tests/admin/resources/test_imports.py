@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from app.admin.importing import EXISTS, MAX_SERVERS
 from app.errors import StorageUnavailable
-from app.importing import EXISTS, MAX_SERVERS
 from app.storage import BackendRepository
+from tests.admin.importing.test_importing import CLAUDE, CODEX, OPENCODE, SERVER, VSCODE
 from tests.admin.rig import Rig
-from tests.importing.test_importing import CLAUDE, CODEX, OPENCODE, SERVER, VSCODE
 
 BACKENDS = "/api/v1/tenants/acme/backends"
 PATH = BACKENDS + ":import"

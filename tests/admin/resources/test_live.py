@@ -7,13 +7,13 @@ from typing import Any
 import anyio
 import pytest
 
+from app.backends.checks._missed import Findings, Missed
 from app.backends.checks.backend_check import CheckResult, Failure
-from app.backends.checks.missed import Findings, Missed
 from app.backends.checks.steps import Step
 from app.backends.failures import Affected, BackendFailure
+from app.cluster.node_status.listing import Use
+from app.cluster.node_status.views import BackendRunning, FailureView, TenantUse
 from app.errors import ShuttingDown
-from app.this_node.listing import Use
-from app.this_node.views import BackendRunning, FailureView, TenantUse
 
 TENANT = "/api/v1/tenants/acme"
 ALL = "/api/v1/tenants/-"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.backends.checks.missed import Asked, Findings, Missed, findings, reaching_out
+from app.backends.checks._missed import Asked, Findings, Missed, findings, reaching_out
 from app.domain import BackendSpec, Sandbox
 
 

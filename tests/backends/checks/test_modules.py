@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.backends.checks.modules import missed_modules
+from app.backends.checks._modules import missed_modules
 from app.domain import BackendSpec, Sandbox
 
 SAYS = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'helper'")

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admin.merge_patch import _merged
+from app.admin._merge_patch import _merged
 from app.cli.files.differences import Change, changes, merge_patch
 
 NAMES = st.sampled_from("abcd")

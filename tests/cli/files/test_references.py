@@ -2,7 +2,15 @@
 
 import pytest
 
-from app.cli.files.references import MAX_SECRET_BYTES, changed, escaped, filled, has_reference, unescaped, variable_name
+from app.cli.files.references import (
+    MAX_SECRET_BYTES,
+    changed,
+    escaped,
+    filled,
+    has_reference,
+    unescaped,
+    variable_name,
+)
 from app.errors import InvalidRequest
 
 

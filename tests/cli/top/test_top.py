@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from app.cli.top.frame import MAX_NODES, Query, Snapshot, frame, title_line
-from app.terminal.text import columns_of, cut
+from app.text.terminal.text import columns_of, cut
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway
 from tests.integration.wire import initialize
 from tests.programs import run_program

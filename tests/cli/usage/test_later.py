@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from app.calls.query import GROUPS
+from app.admin.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.cli.parser import make_parser
 from app.cli.usage import nouns
 from app.cli.usage.later import HereOrThere, Later
-from app.client_config import CLIENTS, DEFAULT_KEY_ENV
+from app.telemetry.call_history.query import GROUPS
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"sqlalchemy", "alembic", "fastapi", "starlette", "pydantic", "redis", "yaml", "uvicorn", "cryptography"}

@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from app.config.settings import Settings
-from app.metrics import Metrics
+from app.jail.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.node.parts import sandboxing
 from app.node.parts.opening import Opening
-from app.sandbox.cgroup_roots import CgroupRoots, open_roots
+from app.settings.settings import Settings
+from app.telemetry.metrics import Metrics
 
 
 class HalfWay:

@@ -12,15 +12,15 @@ import anyio
 import pytest
 
 from app.domain import BackendSpec
-from app.egress.egress import Egress, EgressOptions
-from app.metrics import Metrics
+from app.jail.egress.egress import Egress, EgressOptions
+from app.jail.sandbox.cgroup_roots import open_roots
+from app.jail.sandbox.composer import Composer, Confined, Place
+from app.jail.sandbox.machine import Machine, examine
+from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.tiers import Profile, Tier
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
-from app.sandbox.cgroup_roots import open_roots
-from app.sandbox.composer import Composer, Confined, Place
-from app.sandbox.machine import Machine, examine
-from app.sandbox.needs import NeedsFinder
-from app.sandbox.tiers import Profile, Tier
+from app.telemetry.metrics import Metrics
 from tests.processes.rig import Listener, Running, eventually, options_of
 
 BIN = Path(sys.executable).parent

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from app.processes.forking.entry import Entry, NotPython, entry_of
+from app.processes.forking._entry import Entry, NotPython, entry_of
 
 PATH = os.environ["PATH"]
 

@@ -14,13 +14,13 @@ import pytest
 
 from app.domain import BackendSpec
 from app.errors import BackendExited
+from app.jail.sandbox.tiers import Tier
+from app.jail.spawner import tree
 from app.processes.forking.forking import ForkingOptions
 from app.processes.process import BackendProcess
-from app.sandbox.tiers import Tier
-from app.spawner import tree
+from tests.jail.sandbox.inside import needs_bubblewrap
 from tests.processes.forking.rig import HANDSHAKE, SERVER, asked, console_script, forked, forking, known, program, value
 from tests.processes.rig import Listener, Running, eventually, spec_of
-from tests.sandbox.inside import needs_bubblewrap
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -171,7 +171,7 @@ async def test_what_leaves_a_file_in_the_home_is_left_to_each_fork_and_what_only
 
 @needs_bubblewrap
 async def test_a_fork_that_cannot_have_namespaces_of_its_own_is_executed_and_why_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("app.sandbox.composer.HOSTNAME", "x" * 100)  # of forks only; the kernel takes 64
+    monkeypatch.setattr("app.jail.sandbox.composer.HOSTNAME", "x" * 100)  # of forks only; the kernel takes 64
     async with forking(tmp_path, Tier.NAMESPACES) as running:
         why = await known(running, replace(console_script("mcp-server-time"), start="auto"))
         assert why.startswith("a fork fails: its namespaces: ")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.processes.forking.entry import Entry
-from app.processes.forking.text import Task
-from app.spawner import forked
+from app.jail.spawner import forked
+from app.processes.forking._entry import Entry
+from app.processes.forking._text import Task
 
 
 @pytest.mark.parametrize("name", ["importing.py", "inside.py"])

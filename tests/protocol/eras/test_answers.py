@@ -6,15 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.protocol.eras.answers import (
-    CACHEABLE,
-    MAX_URLS,
-    complete,
-    is_url_required,
-    required_urls,
-    tagged,
-    was_opened,
-)
+from app.protocol.eras.answers import CACHEABLE, MAX_URLS, complete, is_url_required, required_urls, tagged, was_opened
 from app.protocol.jsonrpc import Response
 
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from app.resources.recipes import Method, Question, Recipe, Step
+from app.domain.resources.recipes import Method, Question, Recipe, Step
 
 OPEN: dict[str, Any] = {"type": "object"}
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from app.domain.resources.recipes import MAX_AT_ONCE, Recipe
 from app.protocol.recipes.checking import checking
-from app.resources.recipes import MAX_AT_ONCE, Recipe
-from app.search.work import finished
+from app.protocol.search.work import finished
 from tests.protocol.recipes.dishes import question, recipe, step
 
 SCHEMAS: dict[str, dict[str, Any]] = {

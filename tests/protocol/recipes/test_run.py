@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.resources.recipes import Recipe
 from app.protocol.recipes import run as module
 from app.protocol.recipes.run import AskUser, CallTool, GiveUp, Next, Over, Pause, Run
-from app.resources.recipes import Recipe
 from tests.protocol.recipes.dishes import question, recipe, step
 
 

@@ -1,6 +1,6 @@
 """FairTurns: places, order and fairness."""
 
-from app.protocol.shared.fair_turns import FairTurns, Party, Verdict
+from app.protocol.shared._fair_turns import FairTurns, Party, Verdict
 
 
 def make(max_running: int = 2, max_waiting_bytes: int = 100) -> tuple[FairTurns[str], Party[str], Party[str]]:

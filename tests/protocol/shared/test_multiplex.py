@@ -7,10 +7,11 @@ import pytest
 
 from app.errors import BackendBusy, InvalidResponse, ResponseTooLarge
 from app.protocol.commands import Dropped
+from app.protocol.shared import _process_calls as process_calls
+from app.protocol.shared import _task_owners as task_owners
 from app.protocol.shared import multiplex as module
-from app.protocol.shared import process_calls, task_owners
+from app.protocol.shared._process_calls import MAX_LATE
 from app.protocol.shared.multiplex import MAX_URIS, Multiplex
-from app.protocol.shared.process_calls import MAX_LATE
 from app.protocol.shared.shared_call import FailCall, Member, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import MAX_DEPTH, concerns
 

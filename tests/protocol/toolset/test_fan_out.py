@@ -7,16 +7,16 @@ import pytest
 
 from app.errors import BackendExited
 from app.protocol.commands import Dropped
+from app.protocol.search.learned import Learned
+from app.protocol.search.work import finished
 from app.protocol.toolset import searching
+from app.protocol.toolset._member_questions import MAX_QUESTIONS
 from app.protocol.toolset.fan_out import MAX_URIS, FanOut
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
-from app.protocol.toolset.member_questions import MAX_QUESTIONS
 from app.protocol.toolset.offer import Known
 from app.protocol.toolset.outs import FailCall, ListsChanged, Noise, ToMember, ToSession
 from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
-from app.search.learned import Learned
-from app.search.work import finished
 from tests.protocol.toolset.offers import offer, shown, tool
 
 CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}

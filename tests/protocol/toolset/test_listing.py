@@ -1,8 +1,8 @@
 """What a toolset shows, and which member has what."""
 
+from app.protocol.search.work import finished
 from app.protocol.toolset.listing import Place, ToolsetListing, Withheld
 from app.protocol.toolset.offer import Known
-from app.search.work import finished
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from app.domain import Selection
+from app.protocol.search.work import finished
 from app.protocol.toolset.member_tools import MemberTools
 from app.protocol.toolset.names import MAX_NAME, accepted, is_accepted, shown_prompts
-from app.search.work import finished
 from tests.protocol.toolset.offers import offer, tool
 
 

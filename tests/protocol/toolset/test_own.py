@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
+from app.domain.resources.guides import Guide
 from app.protocol.toolset.fan_out import MAX_URIS, FanOut
 from app.protocol.toolset.greeting import About, capabilities_of
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.outs import Listed, ToMember, ToSession
 from app.protocol.toolset.own import MAX_TEXT, Own
 from app.protocol.toolset.searching import Search, Terms
-from app.resources.guides import Guide
 from tests.protocol.toolset.offers import decoded, offer, shown, tool
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from app.domain.resources.recipes import Recipe
 from app.errors import BackendBusy, BackendExited, RateLimited
 from app.protocol.commands import Dropped
+from app.protocol.search.learned import Learned
 from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
@@ -24,8 +26,6 @@ from app.protocol.toolset.outs import (
 from app.protocol.toolset.own import Own
 from app.protocol.toolset.recipe_runs import MAX_RUNS, RecipeRuns, Room
 from app.protocol.toolset.searching import NO_SEARCH, Search, Terms
-from app.resources.recipes import Recipe
-from app.search.learned import Learned
 from tests.protocol.recipes.dishes import question, recipe, step
 from tests.protocol.toolset.offers import offer, shown, tool
 

@@ -11,8 +11,8 @@ from sqlalchemy import insert
 from app.domain import Issuer, ServedTenants, Tenant, TenantGrant
 from app.errors import Conflict, NotFound
 from app.storage import Database, TenantRepository
+from app.storage._tables import issuers
 from app.storage.access.issuers import IssuerRepository, _values
-from app.storage.tables import issuers
 
 ISS = "https://idp.example.com"
 LIST = ServedTenants(

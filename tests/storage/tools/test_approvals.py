@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from app.errors import BackendNotFound, NotFound
+from app.storage._tables import audit
 from app.storage.audit_act import Act
-from app.storage.tables import audit
 from app.storage.tools.approvals import Approval, ApprovalRepository, Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRepository
 

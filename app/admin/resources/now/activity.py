@@ -7,13 +7,13 @@ from typing import Annotated, TypeVar
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayRead, Platform
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SILENT
+from app.cluster.node_status.activity import STEP_S, STEPS, Moment, Shown, added, quantile
 from app.errors import NotFound
 from app.http.problems import responses
 from app.limits.tenant_budgets import MIB
-from app.this_node.activity import STEP_S, STEPS, Moment, Shown, added, quantile
 
 router = ResourceRouter(tags=["activity"])
 

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 
+from app.admin._paging import AskedPage, OfBackend, RunningPage, WindowQuery
+from app.admin._route import ResourceRouter
 from app.admin.context import MayReadOfAll
-from app.admin.paging import AskedPage, OfBackend, RunningPage, WindowQuery
 from app.admin.resources.audit import Moment
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SILENT, Answer
-from app.calls.query import CallGroup, GroupBy
-from app.this_node.listing import CallWindow
+from app.cluster.node_status.listing import CallWindow
+from app.telemetry.call_history.query import CallGroup, GroupBy
 
 router = ResourceRouter(tags=["calls"])
 

@@ -15,13 +15,15 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from app.admin._paging import AskedPage, RunningPage
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
-from app.admin.paging import AskedPage, RunningPage
 from app.admin.resources.backends import find_backend
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import MAX_REASON, SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
+from app.cluster.node_status.inspection_views import OF_MANY, InspectionAsked, InspectionView, Seen, moment
+from app.cluster.node_status.listing import Window, newest_first
 from app.domain import Scope
 from app.errors import (
     BackendNotFound,
@@ -33,11 +35,9 @@ from app.errors import (
     nodes_unavailable,
 )
 from app.http.problems import responses
-from app.inspections.inspection import Ending
-from app.inspections.message import Direction, InspectedMessage, Kind, Side
 from app.storage.audit import Which
-from app.this_node.inspection_views import OF_MANY, InspectionAsked, InspectionView, Seen, moment
-from app.this_node.listing import Window, newest_first
+from app.telemetry.capture.captured_message import Direction, InspectedMessage, Kind, Side
+from app.telemetry.capture.inspection import Ending
 
 MAX_MINUTES = 60
 MAX_MESSAGES = 500

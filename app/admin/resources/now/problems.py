@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import BaseModel, Field
 
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayRead, Platform
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import SILENT
+from app.cluster.node_status.problems.problem import Problem, Severity, merged
 from app.http.problems import responses
 from app.storage.due import ExpiringKey, WaitingTools
-from app.this_node.problems.problem import Problem, Severity, merged
 
 EXPIRES_WITHIN = timedelta(days=14)
 URGENT_WITHIN = timedelta(days=2)

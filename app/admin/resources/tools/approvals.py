@@ -9,17 +9,17 @@ import msgspec
 from fastapi import Path
 from pydantic import BaseModel, Field, StringConstraints
 
+from app.admin._paging import AskedPage, Page
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
-from app.admin.paging import AskedPage, Page
-from app.admin.route import ResourceRouter
 from app.admin.schemas.fields import Strict
-from app.catalog.entries import Decision, Entry
-from app.catalog.judging import items_of, read_tool
+from app.backends.catalog.entries import Decision, Entry
+from app.backends.catalog.judging import items_of, read_tool
 from app.domain import Scope, is_name
 from app.errors import BackendNotFound
 from app.http.problems import responses
-from app.pins import difference, visible
+from app.protocol.approval import difference, visible
 from app.storage.tools.approvals import Approval
 
 router = ResourceRouter(tags=["tools"])

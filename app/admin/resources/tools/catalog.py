@@ -8,18 +8,18 @@ import msgspec
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from app.admin._paging import AskedPage, Page
+from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayRead
-from app.admin.paging import AskedPage, Page
 from app.admin.resources.tools.toolsets import find_toolset
-from app.admin.route import ResourceRouter
-from app.catalog.entries import Entry
+from app.backends.catalog.entries import Entry
 from app.domain import is_name
 from app.errors import BackendNotFound
 from app.protocol.jsonrpc import members_of, string_of
+from app.protocol.search.index import MAX_LIMIT
 from app.protocol.toolset.listing import Place, ToolsetListing
 from app.protocol.toolset.offer import LISTS
 from app.protocol.toolset.searching import MAX_QUERY
-from app.search.index import MAX_LIMIT
 
 router = ResourceRouter(tags=["catalog"])
 

@@ -4,12 +4,12 @@ from functools import partial
 
 from fastapi import Request
 
+from app.admin._resource import ResourceApi, Special
 from app.admin.context import Access
-from app.admin.resource import ResourceApi, Special
 from app.admin.schemas.recipes import SCHEMAS, CheckedRecipe, RecipeAnswer
+from app.domain.resources.recipes import RECIPES, Recipe
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.protocol.recipes.checking import Problem, checking
-from app.resources.recipes import RECIPES, Recipe
 
 
 async def _require_sound(access: Access, old: Recipe | None, recipe: Recipe | None) -> None:

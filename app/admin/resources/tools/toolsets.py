@@ -4,19 +4,19 @@ from dataclasses import replace
 
 from fastapi import Request
 
+from app.admin._resource import ResourceApi, Special
+from app.admin._switches import Switch, switched
 from app.admin.context import Access
-from app.admin.resource import ResourceApi, Special
 from app.admin.schemas.toolsets import SCHEMAS, MemberStatus, ShownToolset, ToolsetAnswer, ToolsetPatch
-from app.admin.switches import Switch, switched
 from app.domain import BackendSpec
+from app.domain.resources.toolsets import TOOLSETS
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.http.dependencies import BASE_URL
 from app.protocol.recipes.checking import checking
+from app.protocol.search.work import Work
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.searching import CALL, FIND
-from app.resources.toolsets import TOOLSETS
-from app.search.work import Work
 
 _COUNTED = ("tools/list", "prompts/list", "resources/list")
 

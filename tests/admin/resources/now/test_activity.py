@@ -1,7 +1,7 @@
 """…/activity: series over the steps of a quarter of an hour."""
 
+from app.cluster.node_status.activity import STEPS, Moment
 from app.domain import Limits
-from app.this_node.activity import STEPS, Moment
 
 PATH = "/api/v1/tenants/acme/activity"
 BUSY = Moment(180, 3, 1, 1 << 20, {"leased": 2, "warm": 1}, {40: 9, 60: 1}, {"timeout": 2})

@@ -11,11 +11,11 @@ import pytest
 
 from app.admin.resources.now import inspections
 from app.admin.resources.now.inspections import PAGE_OF_FILE
+from app.cluster.node_status.inspection_views import Opened
 from app.domain import Scope
 from app.errors import GatewayError, NotFound
-from app.inspections.inspections import Inspections
-from app.inspections.message import InspectedMessage
-from app.this_node.inspection_views import Opened
+from app.telemetry.capture.captured_message import InspectedMessage
+from app.telemetry.capture.inspections import Inspections
 
 PATH = "/api/v1/tenants/acme/inspections"
 BODY = {"session": "a1b2c3d4e5f6", "reason": "ticket 4711", "payloads": True}

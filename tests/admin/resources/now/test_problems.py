@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
-from app.catalog.entries import definition_of
+from app.backends.catalog.entries import definition_of
+from app.cluster.node_status.problems.problem import Problem
 from app.domain import ApiKey
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
-from app.this_node.problems.problem import Problem
 
 PATH = "/api/v1/tenants/acme/problems"
 BREAKER = Problem(

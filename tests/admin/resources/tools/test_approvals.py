@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.admin.resources.tools import approvals
-from app.catalog.judging import read_tool
+from app.backends.catalog.judging import read_tool
 from app.protocol.toolset.offer import Offer
 from tests.admin.rig import Rig
 

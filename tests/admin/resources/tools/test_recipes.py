@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.catalog import knowledge
-from app.search.work import Work
+from app.backends.catalog import knowledge
+from app.protocol.search.work import Work
 from tests.protocol.toolset.offers import offer, tool
 
 PATH = "/api/v1/tenants/acme/recipes"

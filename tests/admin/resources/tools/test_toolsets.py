@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.admin import paging
-from app.catalog import knowledge
+from app.admin import _paging as paging
+from app.backends.catalog import knowledge
 from tests.protocol.toolset.offers import offer, tool
 
 PATH = "/api/v1/tenants/acme/toolsets"

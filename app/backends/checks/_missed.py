@@ -1,0 +1,359 @@
+"""What the sandbox of a process kept from it, and which entry of `sandbox` would give it. Pure."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from itertools import islice
+from os.path import basename, dirname
+from typing import Any, Literal
+
+from app.domain import BackendSpec
+from app.jail.sandbox.needs import NEVER
+from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
+from app.processes.output.advice import of_words
+from app.text.public_addresses import Address, is_public
+
+MOST = 10  # of a report
+_LAST = 3  # so many calls, and files that nobody names, are reported after a failure
+# Different things of one log that are looked at, and of one kind that are compared with each other. A hostile program
+# asks for thousands and names all of them, and the node's event loop waits for this.
+_LOOKED_AT, _COMPARED = 1000, 50
+_NAMES = "names (DNS)"
+_SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may not even make a socket)"
+_NAMESPACES = ("unshare", "clone", "setns", "mount", "umount2", "pivot_root")
+_WEB_PORTS = (80, 443)
+_NODES = ("node", "nodejs", "npx", "npm", "tsx")
+_URLS = ("url", "urls")  # parameters of tools
+MAX_NAME = 64  # of a tool
+# Directories of many programs: whoever gets one gets more than he asked for.
+_is_shared = re.compile(
+    r"/[^/]*|/home/[^/]+|/usr/[^/]+|/usr/local/[^/]+|/var/(lib|log|cache|run|spool|tmp)|/etc/ssl|/run/user(/\d+)?"
+).fullmatch
+_begins, _ends = re.compile(r"(?<![\w.-])").match, re.compile(r"/?(?![\w/-]|\.\w)").match  # where a path does in a text
+_is_secret = re.compile(r"/etc/(g?shadow|sudoers).*|/(.*/)?\.(ssh|gnupg|aws|kube|docker)(/.*)?").fullmatch
+
+# What an entry opens, or why there is none.
+_OPENS_ALL = (
+    "`host` opens everything that this node reaches: your internal network, and the gateway's Redis and database with "
+    "it. Nothing narrower reaches this."
+)
+_GOES_AROUND = f"It does not use the proxy of `network: web`, so `web` would not help. {_OPENS_ALL}"
+_IF_PUBLIC = "`web` reaches it if the name leads to public addresses only."
+_LINK_LOCAL = "No entry is proposed: a cloud hands out the machine's credentials there."
+_UNHEARD = f"Nothing listens there on this node now: without that no entry helps. {_OPENS_ALL}"
+_WEB_OR_HOST = (
+    "Not known which entry helps: `web` reaches public addresses on the ports 80 and 443, `host` everything that this "
+    "node reaches."
+)
+_IF_PROXIES = (
+    "A check calls no tool. `web` helps if the program uses the proxy variables, as most do; one that does not, such "
+    "as Node before 22.21, needs `host`, which opens everything that this node reaches."
+)
+_NO_ENTRY = "No entry of `sandbox` allows it, short of `mode: off`."
+_ITS_OWN_SANDBOX = (
+    "A program makes a sandbox of its own with it, which no entry allows. A browser does without: start it with "
+    "`--no-sandbox`, and the gateway's sandbox stays around it. For others there is only `mode: off`."
+)
+_SHARED = (
+    "No entry is proposed: many programs share this directory. Make what the program needs in it, if it is not there, "
+    "and name that."
+)
+_CREDENTIALS = "No entry is proposed: it looks like credentials."
+_NOT_THERE = (
+    "It is not there, an entry can name only what is, and many programs share its directory. Make it first, so that "
+    "the process's user may write it, and name it in `write`."
+)
+_NEVER_OPENED = "No sandbox opens this path, whatever `read` and `write` name."
+
+Kind = Literal["file", "address", "system call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Something that this node has and the sandbox withheld.
+
+    `access`: to a file, `read` or `write`. `count`: how often it was asked for. `proposal`: what to add to the
+    backend's `sandbox`; None if no entry would help, or none should. `uid`: the mode of the file or directory keeps it
+    from this user, as whom the process runs. `note`: what the entry opens, or why there is none.
+    """
+
+    kind: Kind
+    what: str
+    access: str | None
+    count: int
+    proposal: Mapping[str, Any] | None
+    uid: int | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a process asked for besides its log: names of tools that are `reaching_out`; with `has_proxy` the proxy of
+    `web` was in its variables, and `refused` what was asked of it in vain: destinations, and the reasons. `forbidden`:
+    paths that no sandbox opens."""
+
+    reaching: Sequence[str] = ()
+    has_proxy: bool = False
+    refused: Sequence[tuple[str, str]] = ()
+    forbidden: Sequence[str] = NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a process missed, first what matters most. `unwatched`: why that may be incomplete."""
+
+    missed: Sequence[Missed] = ()
+    unwatched: str | None = None
+
+
+def findings(
+    log: bytes, spec: BackendSpec, stderr: Sequence[str], besides: Asked | None = None, *, has_failed: bool
+) -> Findings:
+    """From what a watcher wrote down (`spawner.wire.Missed`), and what else is known.
+
+    Programs look for many files and try calls that they can do without. So a file counts if the registration of the
+    backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
+    """
+    asked, besides = _read(log, has_found_server=of_words(stderr) is not None), besides or Asked()
+    unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
+    registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
+    text = "\n".join([registered, *stderr])
+    addresses, named, calls, files = _proxied(besides.refused), list[Missed](), list[Missed](), list[Missed]()
+    asked, meant = _without_steps(asked, registered)
+    for each, count in asked:
+        kind, what = each["kind"], each["what"]
+        if kind == "system call" and what in _SOCKETS:
+            addresses.append(Missed("address", _UNKNOWN, None, count, None, note=_WEB_OR_HOST))
+        elif kind == "system call":
+            calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
+        elif kind == "address":
+            network, note = _direct(what, spec.sandbox.network, each, has_proxy=besides.has_proxy)
+            addresses.append(Missed(kind, what, None, count, _entry(network), note=note))
+        elif kind == "file":
+            is_hidden = each.get("is_hidden", False)
+            is_named = _names(registered if is_hidden else text, what)
+            if is_hidden and not is_named:
+                continue
+            is_named = is_named or ("uid" in each and _is_declared(what, spec))
+            is_named = is_named or any(_names(text, step) for step in meant.get(what, ()))
+            missed = _missed_file(each, count, is_named=is_named)
+            opens = [path for paths in (missed.proposal or {}).values() for path in paths] or [what]
+            if missed.uid is None and _are_forbidden(opens, besides.forbidden):
+                missed = replace(missed, proposal=None, note=_NEVER_OPENED)
+            (named if is_named else files).append(missed)
+    if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
+        what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"
+        entry = None if _is_node(spec) else _entry("web")
+        addresses.append(Missed("address", what, None, len(besides.reaching), entry, note=_IF_PROXIES))
+    reported = named[:_COMPARED] + addresses[:_COMPARED]
+    if has_failed:
+        reported += calls[:_LAST] + ([] if named else files[:_LAST])
+    return Findings(tuple(_merged(reported)[:MOST]), unwatched)
+
+
+def _missed_file(each: Mapping[str, Any], count: int, *, is_named: bool) -> Missed:
+    what, access = each["what"], each["access"]
+    if "uid" in each:
+        return Missed("file", what, access, count, None, each["uid"])
+    shown = _shown(what)
+    if shown != what:
+        return Missed("file", shown, access, count, None)
+    entry, note = _path_entry(each, is_named=is_named)
+    return Missed("file", what, access, count, entry, note=note)
+
+
+def _without_steps(
+    asked: list[tuple[dict[str, Any], int]], registered: str
+) -> tuple[list[tuple[dict[str, Any], int]], dict[str, list[str]]]:
+    """Who makes a directory makes those above it that it does not see, up to one of many programs, and names only the
+    last of these steps. What it wants to write is the deepest that it asked for. Also the steps to each of those."""
+    files = [each for each, _ in asked if each["kind"] == "file" and "uid" not in each and "is_hidden" not in each]
+    above = {parent for each in files for parent in _parents(each["what"])}
+    wanted = [each for each in files if each["is_directory"] and _names(registered, each["what"])]
+    named = {each["what"] for each in wanted}
+    ends = [each for each in files if each["what"] not in above]
+    wanted += [each for each in ends if each["is_directory"] or each["access"] == "write"]
+    made = {each["what"]: None for each in files if each["is_directory"] and each["access"] == "write"}
+    meant, steps = dict[str, list[str]](), set[str]()
+    for step in [each for each in made if each not in named][:_COMPARED]:
+        end = next((each["what"] for each in wanted if each["what"].startswith(step.rstrip("/") + "/")), None)
+        if end is not None:
+            meant.setdefault(end, []).append(step)
+            steps.add(step)
+    kept = list[tuple[dict[str, Any], int]]()
+    for each, count in asked:
+        is_file = each["kind"] == "file"
+        if is_file and (each["what"] in steps or (each["access"] == "read" and each["what"] in made)):
+            continue
+        if is_file and each["what"] in meant:
+            kept.append(({**each, "access": "write"}, count))
+        else:
+            kept.append((each, count))
+    return kept, meant
+
+
+def _parents(path: str) -> Iterable[str]:
+    while path != "/":
+        path = dirname(path)
+        yield path
+
+
+def _read(log: bytes, *, has_found_server: bool) -> list[tuple[dict[str, Any], int]]:
+    """What was asked for and how often, last first. The last line may be incomplete. Who has found the server, and does
+    not trust it, did not miss the look-up of its name."""
+    entries, lines = list[dict[str, Any]](), list[int]()
+    for line in log.split(b"\n")[:-1]:
+        if line.isdigit():
+            lines.append(int(line))
+        else:
+            lines.append(len(entries))
+            entries.append(json.loads(line))
+    counts = Counter(lines)
+    last = list(islice(dict.fromkeys(reversed(lines)), _LOOKED_AT))
+    return [
+        (entries[index], counts[index]) for index in last if not (has_found_server and entries[index]["what"] == _NAMES)
+    ]
+
+
+def reaching_out(tools: Iterable[object]) -> list[str]:
+    """The names of these tools' definitions that say that they reach other machines, or take a URL."""
+    return [str(tool.get("name"))[:MAX_NAME] for tool in tools if isinstance(tool, dict) and _reaches_out(tool)]
+
+
+def _reaches_out(tool: Mapping[str, Any]) -> bool:
+    """What it says of itself (`annotations.openWorldHint`) goes before what its parameters look like."""
+    notes, schema = (tool.get(name) for name in ("annotations", "inputSchema"))
+    says = notes.get("openWorldHint") if isinstance(notes, dict) else None
+    if isinstance(says, bool):
+        return says
+    parameters = schema.get("properties") if isinstance(schema, dict) else None
+    return isinstance(parameters, dict) and any(
+        name in _URLS or (isinstance(each, dict) and each.get("format") == "uri") for name, each in parameters.items()
+    )
+
+
+def _names(text: str, path: str) -> bool:
+    """Whether a text names this path, and not one below or beside it."""
+    at = text.find(path)
+    while at >= 0:
+        if _begins(text, at) and _ends(text, at + len(path)):
+            return True
+        at = text.find(path, at + 1)
+    return False
+
+
+def _shown(path: str) -> str:
+    """The path with bytes that are no UTF-8 escaped: no answer could have them."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _merged(found: Sequence[Missed]) -> list[Missed]:
+    """One for what the same entry would give, the first; none for directories on the way to another one."""
+    kept: list[Missed] = []
+    for missed in found:
+        same = next((at for at, each in enumerate(kept) if _gives(each.proposal, missed)), None)
+        if same is not None:
+            kept[same] = replace(kept[same], count=kept[same].count + missed.count)
+        elif missed.uid is not None or not any(_is_on_the_way(missed, each) for each in found):
+            kept.append(missed)
+    return kept
+
+
+def _is_on_the_way(missed: Missed, other: Missed) -> bool:
+    return missed.kind == "file" and other.what.startswith(missed.what + "/")
+
+
+def _is_declared(path: str, spec: BackendSpec) -> bool:
+    return any((path + "/").startswith(each.rstrip("/") + "/") for each in (*spec.sandbox.read, *spec.sandbox.write))
+
+
+def _gives(proposal: Mapping[str, Any] | None, missed: Missed) -> bool:
+    """Whether this entry would also give what somebody missed."""
+    if proposal is None or missed.kind != "file":
+        return False
+    paths = [*proposal.get("write", ()), *(proposal.get("read", ()) if missed.access == "read" else ())]
+    return any(missed.what == path or missed.what.startswith(path + "/") for path in paths)
+
+
+def _path_entry(each: Mapping[str, Any], *, is_named: bool) -> tuple[Mapping[str, Any] | None, str | None]:
+    """The entry that gives a file, or why there is none."""
+    path, access, is_directory = each["what"], each["access"], each["is_directory"]
+    is_new = each.get("is_new", False)
+    # A program that writes a file makes others beside it: a temporary one, a journal.
+    if not is_directory and (access == "write" or not is_named) and not _is_shared(dirname(path)):
+        path, is_new = dirname(path), False
+    if _is_secret(path):
+        return None, _CREDENTIALS
+    if _is_shared(path) and (is_directory or path == "/"):
+        return None, _SHARED
+    return (None, _NOT_THERE) if is_new else ({access: [path]}, None)
+
+
+# --- the network
+
+
+def _entry(network: str | None) -> Mapping[str, Any] | None:
+    return None if network is None else {"network": network}
+
+
+def _direct(address: str, network: str, each: Mapping[str, Any], *, has_proxy: bool) -> tuple[str | None, str | None]:
+    """The narrowest `network` that reaches an address which was asked for without a proxy, and what is to be said."""
+    if network == "host":
+        return None, None
+    if address == _NAMES:
+        return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
+    host, _, port = address.rpartition(":")
+    ip = ip_address(host.strip("[]"))
+    if ip.is_link_local:  # who asks for the credentials of a cloud's machine should not get them
+        return None, _LINK_LOCAL
+    if not each.get("is_heard", True):
+        return "host", _UNHEARD
+    if not _is_of_the_web(ip, int(port)):
+        return "host", _OPENS_ALL
+    return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
+
+
+def _are_forbidden(paths: Sequence[str], forbidden: Sequence[str]) -> bool:
+    """Whether no sandbox opens one of these, or something in it."""
+    never = [f"{each}/" for each in (*forbidden, "/var/run")]
+    return any(f"{path}/".startswith(each) or each.startswith(f"{path}/") for path in paths for each in never)
+
+
+def _proxied(refused: Sequence[tuple[str, str]]) -> list[Missed]:
+    """What was asked of the proxy, and is refused by a rule (there is no network) or for what it is."""
+    found = list[Missed]()
+    for (destination, reason), count in Counter(refused).items():
+        if reason in ("rule", "address", "port"):
+            network, note = _by_proxy(destination, reason)
+            found.append(Missed("address", _shown(destination), None, count, _entry(network), note=note))
+    return found[::-1]
+
+
+def _by_proxy(destination: str, reason: str) -> tuple[str | None, str | None]:
+    host, _, port = destination.rpartition(":")
+    try:
+        ip = ip_address(host.strip("[]"))
+    except ValueError:
+        return ("web", _IF_PUBLIC) if reason == "rule" and int(port) in _WEB_PORTS else ("host", _OPENS_ALL)
+    if ip.is_link_local:
+        return None, _LINK_LOCAL
+    return ("web", None) if reason == "rule" and _is_of_the_web(ip, int(port)) else ("host", _OPENS_ALL)
+
+
+def _is_of_the_web(ip: Address, port: int) -> bool:
+    return is_public(ip) and port in _WEB_PORTS
+
+
+def _is_node(spec: BackendSpec) -> bool:
+    """Whether Node runs it, as far as the command shows; of which only newer ones use the proxy variables."""
+    words = (spec.command, *spec.args)
+    return basename(spec.command) in _NODES or any(
+        f"/{MODULES}/" in each or each.endswith(PACKAGE_SCRIPTS) for each in words
+    )
+
+
+def _way_out(call: str) -> str:
+    return _ITS_OWN_SANDBOX if call in _NAMESPACES else _NO_ENTRY

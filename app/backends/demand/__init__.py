@@ -1,1 +1,0 @@
-"""How many warm processes a backend with `warm: auto` needs."""

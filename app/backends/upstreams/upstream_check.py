@@ -1,0 +1,47 @@
+"""check_upstream: connects to a server that is reached by URL, and asks what it offers. For administrators."""
+
+from dataclasses import replace
+
+import anyio
+
+from app.backends.checks.backend_check import (
+    DEADLINE_S,
+    QUESTIONS,
+    SUFFIX,
+    CheckResult,
+    Talk,
+    failure_of,
+    longer_start_s,
+)
+from app.backends.checks.steps import Steps
+from app.backends.upstreams.connecting import STEPS
+from app.backends.upstreams.upstreams import Upstreams
+from app.domain import BackendSpec
+from app.errors import GatewayError, ShuttingDown
+
+
+async def check_upstream(upstreams: Upstreams, spec: BackendSpec, steps: Steps) -> CheckResult:
+    """Uses a session of its own, which its failures do not count for the backend's breaker.
+
+    Raises:
+        ShuttingDown: the node is ending.
+    """
+    alone = replace(spec, name=spec.name + SUFFIX, recovery="end", enabled=True)
+    talk, failure, link = Talk(steps), None, None
+    steps.expect(*STEPS, *QUESTIONS)
+    try:
+        with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
+            link = await upstreams.lease(alone, steps)
+            steps.skip(*STEPS)
+            await talk.about(link, spec.timeouts, link.handshake_succeeded)
+    except ShuttingDown:
+        raise
+    except (GatewayError, TimeoutError) as error:
+        if not steps.taken:  # it may not even be looked for
+            steps.took(STEPS[0], 0.0)
+        failure = failure_of(steps.taken[-1].name, error)
+    finally:
+        if link is not None:
+            link.release("checked")
+        upstreams.forget(alone.key)
+    return replace(talk.result(), failure=failure)

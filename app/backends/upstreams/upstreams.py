@@ -1,0 +1,277 @@
+"""Upstreams: leases upstream sessions of a node, and ends them. One circuit breaker for each backend."""
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import anyio
+import anyio.abc
+
+from app.auth.outbound import UrlRefused, parse_url
+from app.auth.sealing import SealBroken
+from app.backends._breaker import Breaker
+from app.backends.checks.steps import Steps
+from app.backends.failures import FailureLog
+from app.backends.inventory import BackendSnapshot
+from app.backends.upstreams._channel import Channel, not_reached
+from app.backends.upstreams._events import Reconnecting
+from app.backends.upstreams._flow import Flow
+from app.backends.upstreams._link import UpstreamLink
+from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
+from app.backends.upstreams.requests import RoutingHeaders, base_headers
+from app.domain import BackendSpec
+from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
+from app.jail.egress.dialling import Dialler
+from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
+from app.telemetry.metrics import Metrics
+
+CLOSE_S = 5.0  # for telling the servers, when the node ends
+OWN_HOSTS_S = 60.0
+FORGET_S = 60.0  # between two looks for what is known of backends that have no session any more
+
+Key = tuple[str, str]
+Open = Callable[[BackendSpec], Iterable[tuple[bytes, bytes]]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Known:
+    """One version of a backend."""
+
+    spec: BackendSpec
+    breaker: Breaker
+    why: str = ""  # it failed the last time
+    routing: RoutingHeaders = field(default_factory=RoutingHeaders)
+    links: set[UpstreamLink] = field(default_factory=set)
+
+    def begin_anew(self) -> None:
+        self.breaker = Breaker(random.random)
+
+    def failed(self, why: str, now: float) -> bool:
+        """Returns whether that opens the breaker."""
+        self.why = why
+        return self.breaker.died_early(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What upstream sessions are made of. `headers_of` opens the sealed headers of a backend."""
+
+    connector: Connector
+    dialler: Dialler
+    headers_of: Open
+    failures: FailureLog
+    limit_bytes: int
+    shares: Shares = UNLIMITED
+
+
+class Upstreams:
+    """Used as `async with`: leaving it ends every session, and tells the servers.
+
+    Fulfils `link.Owner`.
+    """
+
+    def __init__(self, parts: Parts, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._parts, self._metrics, self._clock = parts, metrics, clock
+        self._known: dict[Key, _Known] = {}
+        self._links: dict[UpstreamLink, _Known] = {}
+        self._closing = set[asyncio.Task[None]]()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        metrics.upstream_sessions.set_function(lambda: len(self._links))
+        metrics.upstream_connections.set_function(lambda: parts.connector.open)
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._look_up_own_hosts, name="look up own hosts of upstreams")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        tasks, self._tasks = self._tasks, None
+        for link in list(self._links):
+            link.release("shutting_down")
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSE_S)
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+
+    async def _look_up_own_hosts(self) -> None:
+        while True:
+            await self._parts.dialler.look_up_own_hosts()
+            await anyio.sleep(OWN_HOSTS_S)
+
+    # --- leases
+
+    async def lease(self, spec: BackendSpec, steps: Steps | None = None) -> UpstreamLink:
+        """A link to a new session with this server, which is connected to, and has not been asked anything.
+
+        Raises:
+            BackendUnavailable: the breaker is open, or there is no connection.
+            BackendBusy: too many connections are open.
+        """
+        if self._tasks is None:
+            raise ShuttingDown
+        known = self._of(spec)
+        self._refuse_while_open(known)
+        try:
+            channel, flow = await self._connected(spec, steps)
+        except CannotConnect as error:
+            if error.is_full:
+                raise BackendBusy(f"the server cannot be reached: {error}") from None
+            failure = not_reached(error)
+            self._parts.failures.not_started(spec, str(failure))
+            self._count(known, str(failure))
+            raise failure from None
+        link = UpstreamLink(spec, channel, flow, known.routing, self, self._parts.limit_bytes)
+        self._links[link] = known
+        known.links.add(link)
+        return link
+
+    async def lease_again(self, spec: BackendSpec) -> UpstreamLink:
+        """As `lease`, for a session that goes on: a server that restarts is waited for, until this is cancelled.
+
+        Raises:
+            BackendBusy, ShuttingDown: as `lease`.
+        """
+        attempts = Reconnecting(random.random)
+        while True:
+            try:
+                return await self.lease(spec)
+            except BackendUnavailable:
+                await anyio.sleep(attempts.delay_s(-1))
+
+    async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, Flow]:
+        try:
+            url = parse_url(spec.url or "")
+            headers = base_headers(url.authority, self._parts.headers_of(spec))
+        except (UrlRefused, SealBroken) as error:
+            what = "its headers cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
+            raise CannotConnect(what, is_refused=True) from None
+        network = Network(self._parts.connector, Place(url, spec.tenant, spec.name))
+        await network.prepare(steps)
+        flow = Flow(LoopShare(self._parts.shares, spec.tenant))
+        return Channel(network, url, headers, flow, self._parts.limit_bytes), flow
+
+    def _of(self, spec: BackendSpec) -> _Known:
+        known = self._known.get(spec.key)
+        if known is None or known.spec.edition < spec.edition:
+            if known is not None:
+                self._forget(known)
+            known = self._known[spec.key] = _Known(spec, Breaker(random.random))
+        return known
+
+    def _refuse_while_open(self, known: _Known) -> None:
+        """Raises BackendUnavailable."""
+        now, breaker = self._clock(), known.breaker
+        if breaker.is_open and breaker.allowance(now, unproven=self._unproven(known), warm=0) == 0:
+            retry_after_s = breaker.retry_after_s(now)
+            then = f"it is asked again in {math.ceil(retry_after_s)} s" if retry_after_s else "it is being asked again"
+            words = f"the server could not be used several times in a row, the last time: {known.why}; {then}"
+            raise BackendUnavailable(words).again_after(retry_after_s or 1.0)
+
+    def _unproven(self, known: _Known) -> int:
+        return sum(not link.has_worked for link in known.links)
+
+    def _count(self, known: _Known, why: str) -> None:
+        if known.failed(why, self._clock()):
+            self._metrics.breaker_open.inc()
+            log.error("A server cannot be used: it is not asked for a while: %s", why, extra=_fields(known.spec))
+
+    # --- link.Owner
+
+    def asked(self, link: UpstreamLink, result: str, seconds: float) -> None:
+        self._metrics.upstream_requests.labels(result).inc()
+        self._metrics.upstream_seconds.observe(seconds)
+
+    def dropped(self, reason: str) -> None:
+        self._metrics.messages_dropped.labels(reason).inc()
+
+    def works(self, link: UpstreamLink) -> None:
+        known = self._links.get(link)
+        if known is not None and known.breaker.succeeded():
+            self._metrics.breaker_open.dec()
+            log.info("A server works again; the breaker is closed", extra=_fields(known.spec))
+
+    def failed(self, link: UpstreamLink, error: GatewayError) -> None:
+        known = self._links.get(link)
+        if known is not None:
+            self._parts.failures.not_started(link.spec, str(error))
+            self._count(known, str(error))
+
+    def released(self, link: UpstreamLink, reason: str) -> None:
+        log.debug("Upstream session released: %s", reason, extra={"upstream": link.id})
+        known = self._links.pop(link, None)
+        if known is not None:
+            known.links.discard(link)
+        task = asyncio.get_running_loop().create_task(_closed(link), name="close an upstream session")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # --- backends
+
+    def configure(self, spec: BackendSpec) -> None:
+        """For a changed backend: sessions go on, and the breaker of its new version is closed."""
+        if spec.key in self._known:
+            self._of(spec)
+
+    def restart(self, key: Key) -> None:
+        """Resets the breaker."""
+        known = self._known.get(key)
+        if known is not None:
+            self._forget(known)
+            known.begin_anew()
+
+    def forget(self, key: Key) -> None:
+        """For a backend that is removed, or switched off. Leases go on."""
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._forget(known)
+
+    def _forget(self, known: _Known) -> None:
+        if known.breaker.is_open:
+            self._metrics.breaker_open.dec()
+
+    # --- looking
+
+    def spec_of(self, key: Key) -> BackendSpec | None:
+        """The version that new sessions get; None if it has not been used, or is removed."""
+        known = self._known.get(key)
+        return None if known is None else known.spec
+
+    def backends(self) -> set[Key]:
+        return set(self._known)
+
+    def snapshot(self) -> Mapping[Key, BackendSnapshot]:
+        """Of each backend that has been used: its upstream sessions are `leased`."""
+        leased = Counter(link.spec.key for link in self._links)
+        now = self._clock()
+        return {
+            key: BackendSnapshot(
+                leased=leased[key],
+                breaker_open=known.breaker.is_open,
+                retry_after_s=known.breaker.retry_after_s(now) if known.breaker.is_open else 0.0,
+            )
+            for key, known in self._known.items()
+        }
+
+
+async def _closed(link: UpstreamLink) -> None:
+    try:
+        await link.close()
+    except Exception:
+        log.exception("Could not close an upstream session", extra={"upstream": link.id})
+
+
+def _fields(spec: BackendSpec) -> dict[str, str]:
+    return {"tenant": spec.tenant, "backend": spec.name}

@@ -1,0 +1,320 @@
+"""Egress: all listeners and connections of a node's egress proxy, under its limits."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Self
+
+import anyio
+import anyio.abc
+
+from app.jail.egress._connection import Connection, Services
+from app.jail.egress.dialling import Dialler
+from app.jail.egress.environment import PROXY_PORT, proxy_environment
+from app.jail.egress.names import Lookup, Names, system_lookup
+from app.jail.egress.outgoing import Outgoing, PortRule, Rule
+from app.jail.egress.refusals import Reason
+from app.telemetry.logs import Thinned
+from app.telemetry.metrics import Metrics
+from app.text.public_addresses import Address, Network
+
+logger = logging.getLogger(__name__)
+
+MAX_OF_PROCESS, MAX_OF_TENANT, MAX_OF_NODE = 64, 256, 1024
+_ROOM_FOR_REFUSALS = 16  # connections over a limit that are accepted to be told so; more wait in the kernel
+_ACCEPT_AT_ONCE = 16
+_ACCEPT_AGAIN_S = 0.5  # after the node had no descriptor left
+_OWN_HOSTS_S = 60.0
+_REFUSED_KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EgressOptions:
+    """`allow`: networks that are reached although they are not public. `own_hosts`: names and addresses by which the
+    gateway itself is reached, besides the addresses of this machine. `is_counted`: whether refusals and bytes are in
+    the metrics, and refusals in the log."""
+
+    allow: tuple[Network, ...] = ()
+    own_hosts: tuple[Address | str, ...] = ()
+    lookup: Lookup = system_lookup
+    rule: Rule = field(default_factory=PortRule)
+    max_of_process: int = MAX_OF_PROCESS
+    max_of_tenant: int = MAX_OF_TENANT
+    max_of_node: int = MAX_OF_NODE
+    idle_s: float = 600.0
+    sweep_s: float = 5.0
+    is_counted: bool = True
+
+
+class Egress:
+    """Used as `async with Egress(...)`: leaving the block closes every line."""
+
+    def __init__(self, metrics: Metrics, options: EgressOptions | None = None) -> None:
+        self._options = options or EgressOptions()
+        dialler = Dialler(Names(self._options.lookup), self._options.allow, self._options.own_hosts)
+        self._services = Services(dialler, metrics, Thinned(logger), is_counted=self._options.is_counted)
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._resources = AsyncExitStack()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._lines: set[EgressLine] = set()
+        self._count = 0
+        self._of_tenant = Counter[str]()
+        if self._options.is_counted:
+            metrics.egress_connections.set_function(lambda: self._count)
+
+    def __repr__(self) -> str:
+        return f"<Egress [{len(self._lines)} lines, {self._count} connections]>"
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await self._resources.enter_async_context(anyio.create_task_group())
+        self._tasks.start_soon(self._sweep, name="sweep egress")
+        self._tasks.start_soon(self._look_up_own_hosts, name="look up own hosts")
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        tasks, self._tasks = self._tasks, None
+        for line in list(self._lines):
+            line.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+        await self._resources.aclose()
+
+    def open(self, tenant: str, backend: str, rule: Rule | None = None) -> "EgressLine":
+        """For a process that is about to start. `rule` decides in the place of the node's.
+
+        Raises:
+            OSError: there is no descriptor for it.
+        """
+        if self._tasks is None:
+            raise RuntimeError("the egress proxy is closed")
+        line = EgressLine(self, tenant, backend, rule or self._options.rule)
+        self._lines.add(line)
+        return line
+
+    # --- for its lines
+
+    def forget(self, line: "EgressLine") -> None:
+        self._lines.discard(line)
+
+    def has_room(self, of_process: int, tenant: str) -> bool:
+        """Whether one more connection is accepted, if only to be refused in words."""
+        return (
+            of_process < self._options.max_of_process + _ROOM_FOR_REFUSALS
+            and self._of_tenant[tenant] < self._options.max_of_tenant + _ROOM_FOR_REFUSALS
+            and self._count < self._options.max_of_node + _ROOM_FOR_REFUSALS
+        )
+
+    def full(self, of_process: int, tenant: str) -> Reason | None:
+        """Whether so many connections, with all others, are over a limit."""
+        if of_process > self._options.max_of_process:
+            return Reason.PROCESS_FULL
+        if self._of_tenant[tenant] > self._options.max_of_tenant:
+            return Reason.TENANT_FULL
+        return Reason.NODE_FULL if self._count > self._options.max_of_node else None
+
+    def serve(self, line: "EgressLine", client: socket.socket) -> None:
+        """Serves a connection of that line until its end."""
+        assert self._tasks is not None  # lines are closed first
+        self._count += 1
+        self._of_tenant[line.tenant] += 1
+        # Not in the task group: outside of a task, as in a callback of the loop, anyio may not know which loop runs.
+        task = asyncio.get_running_loop().create_task(self._serve(line, client), name="egress connection")
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, line: "EgressLine", client: socket.socket) -> None:
+        connection = Connection(self._services, client, line.rule)
+        try:
+            await line.serve(connection)
+        except Exception:
+            logger.exception("Could not serve a connection of a backend")
+        finally:
+            client.close()
+            was_full = not self.has_room(0, line.tenant)
+            self._count -= 1
+            self._of_tenant[line.tenant] -= 1
+            if not self._of_tenant[line.tenant]:
+                del self._of_tenant[line.tenant]
+            line.ended()
+            for each in list(self._lines) if was_full else ():
+                each.accept_again()
+
+    async def _sweep(self) -> None:
+        while True:
+            await anyio.sleep(self._options.sweep_s)
+            now = time.monotonic()
+            for line in list(self._lines):
+                line.sweep(now - self._options.idle_s)
+
+    async def _look_up_own_hosts(self) -> None:
+        while True:
+            await self._services.dialler.look_up_own_hosts()
+            await anyio.sleep(_OWN_HOSTS_S)
+
+
+class EgressLine:
+    """The proxy of one process: `take_channel` and `environment` go into its start, `close` comes with its end.
+
+    The listener comes from the process's network through the channel, before its program runs.
+    """
+
+    def __init__(self, egress: Egress, tenant: str, backend: str, rule: Rule) -> None:
+        self._egress = egress
+        self.tenant, self._backend, self._process = tenant, backend, ""
+        self.rule = rule
+        self._loop = asyncio.get_running_loop()
+        self._node_end, self._their_end = socket.socketpair()
+        self._node_end.setblocking(False)
+        self._listener: socket.socket | None = None
+        self._is_accepting = False
+        self._is_closed = False
+        self._count = 0
+        self._refused = deque[tuple[str, str]](maxlen=_REFUSED_KEPT)
+        self._connections: dict[Connection, anyio.CancelScope] = {}
+        self._loop.add_reader(self._node_end, self._on_listener)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open" if self._listener else "waiting"
+        return f"<EgressLine {self.tenant}/{self._backend} [{state}, {self._count} connections]>"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the process needs to know."""
+        return proxy_environment()
+
+    @property
+    def port(self) -> int:
+        """For `Confinement.proxy_port`."""
+        return PROXY_PORT
+
+    def take_channel(self) -> int:
+        """The descriptor through which the listener is to be sent; it is the caller's from now on."""
+        return self._their_end.detach()
+
+    def started(self, process_id: str) -> None:
+        """The process's name, for the log and for rules."""
+        self._process = process_id
+
+    def close(self) -> None:
+        """Ends the listener and all connections. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._egress.forget(self)
+        self._end_channel()
+        self._their_end.close()
+        if self._listener is not None:
+            self._stop_accepting()
+            self._listener.close()
+        for scope in list(self._connections.values()):
+            scope.cancel()
+
+    # --- the listener
+
+    def _on_listener(self) -> None:
+        descriptors: list[int] = []
+        with contextlib.suppress(OSError):
+            _, descriptors, _, _ = socket.recv_fds(self._node_end, 1, 1)
+        self._end_channel()
+        if not descriptors:
+            return  # the process was not started
+        os.set_inheritable(descriptors[0], False)
+        self.listen(socket.socket(fileno=descriptors[0]))
+
+    def _end_channel(self) -> None:
+        if self._node_end.fileno() >= 0:
+            self._loop.remove_reader(self._node_end)
+            self._node_end.close()
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serves what connects there; closes it with the line."""
+        if self._is_closed:
+            listener.close()
+            return
+        listener.setblocking(False)
+        self._listener = listener
+        self.accept_again()
+
+    def accept_again(self) -> None:
+        """Accepts connections, unless it does or there is no room."""
+        if self._listener is None or self._is_closed or self._is_accepting or not self._has_room():
+            return
+        self._is_accepting = True
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _has_room(self) -> bool:
+        return self._egress.has_room(self._count, self.tenant)
+
+    def _stop_accepting(self) -> None:
+        if self._is_accepting and self._listener is not None:
+            self._is_accepting = False
+            self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(_ACCEPT_AT_ONCE):
+            if not self._has_room():
+                self._stop_accepting()
+                return
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.warning("Could not accept a connection of a backend: %s", error.strerror)
+                self._stop_accepting()
+                self._loop.call_later(_ACCEPT_AGAIN_S, self.accept_again)
+                return
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._count += 1
+            self._egress.serve(self, client)
+
+    def ended(self) -> None:
+        """One of its connections is closed."""
+        self._count -= 1
+        self.accept_again()
+
+    # --- connections
+
+    async def serve(self, connection: Connection) -> None:
+        """Serves one of its connections, until its end or that of the line."""
+        with anyio.CancelScope() as scope:
+            if self._is_closed:
+                return
+            self._connections[connection] = scope
+            try:
+                await connection.serve(self)
+            finally:
+                del self._connections[connection]
+
+    def asks(self, host: Address | str, port: int) -> Outgoing:
+        return Outgoing(self.tenant, self._backend, self._process, host, port)
+
+    def full(self) -> Reason | None:
+        return self._egress.full(self._count, self.tenant)
+
+    def note(self, outgoing: Outgoing, reason: Reason) -> None:
+        self._refused.append((outgoing.destination, reason.label))
+
+    @property
+    def refused(self) -> Sequence[tuple[str, str]]:
+        """The last connections that were refused or could not be made: destination and reason."""
+        return tuple(self._refused)
+
+    def sweep(self, idle_since: float) -> None:
+        """Ends connections without a byte since then."""
+        for connection, scope in list(self._connections.items()):
+            connection.count()
+            if connection.active_at is not None and connection.active_at < idle_since:
+                scope.cancel()

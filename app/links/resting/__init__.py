@@ -1,1 +1,0 @@
-"""Links whose process is given back, or stopped, while their session is idle."""

@@ -1,0 +1,90 @@
+"""Why a process could not be started: what the log has to know, and the error for whoever waits for it."""
+
+import logging
+import os
+
+from app.domain import BackendSpec
+from app.errors import BackendExited
+from app.jail.sandbox.sandboxes import SandboxUnavailable
+from app.jail.spawner.client import SpawnFailed
+from app.jail.spawner.wire import WRAPPER_STAGE
+from app.processes.link import CHECK_HINT, RAISING
+from app.processes.own_homes import HomeFull
+
+logger = logging.getLogger(__name__)
+
+_NO_MORE = "Resource temporarily unavailable"
+_WRAPPED = 3  # a program with its wrapper, twice
+_HINTS = {
+    "No such file or directory": "Is the command installed, and on the gateway's PATH?",
+    "Permission denied": "Is the command executable by the gateway's user?",
+    _NO_MORE: (
+        "The limit on processes and threads is reached: `pids.max` of the container, TasksMax of the service, or "
+        "`ulimit -u`."
+    ),
+    "Exec format error": "Is it a program, or a script with a `#!` line?",
+}
+_OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
+_NO_SANDBOX = "the sandbox of the backend could not be made"
+_CWD_HINT = (
+    "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the tenant's "
+    "home, which `trunkline homes` shows."
+)
+_SANDBOX_HINT = (
+    "`trunkline doctor`, run as the gateway's user on this node, says what is missing and what would enforce it. Or "
+    "the backend requires less: `sandbox.require`."
+)
+
+
+def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
+    logger.warning(
+        "Could not start a backend process: %s",
+        error.message,
+        extra={"backend": spec.name, "backend_tenant": spec.tenant, "stage": error.stage},
+    )
+    if error.stage == "chdir":  # the answer names the registered cwd: clients must not learn paths of this node
+        message = f"{os.strerror(error.errno)}: cwd {spec.cwd!r}" if spec.cwd else "the home of the tenant is gone"
+        return BackendExited(message, started=False, hint=_CWD_HINT)
+    pids = spec.limits.pids
+    if error.stage == WRAPPER_STAGE and _NO_MORE in error.message and pids is not None and pids < _WRAPPED:
+        message = f"its {pids} processes and threads (limits.pids) are too few for its sandbox, which takes {_WRAPPED}"
+        return BackendExited(message, started=False, hint=RAISING["pids"], limit="pids")
+    if error.stage in _OF_THE_SANDBOX:  # as above
+        return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=CHECK_HINT)
+    hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
+    return BackendExited(error.message, started=False, hint=hint)
+
+
+def unprotected(spec: BackendSpec, error: SandboxUnavailable) -> BackendExited:
+    logger.warning(
+        "Refused to start a backend process without the sandbox that it requires: %s",
+        error,
+        extra={"backend": spec.name, "backend_tenant": spec.tenant},
+    )
+    return BackendExited(f"the sandbox cannot be had: {error}", started=False, hint=_SANDBOX_HINT)
+
+
+def full(spec: BackendSpec, error: HomeFull) -> BackendExited:
+    logger.warning(
+        "Refused to start a backend process whose home that lasts is over its quota: it %s",
+        error.strerror,
+        extra={
+            "backend": spec.name,
+            "backend_tenant": spec.tenant,
+            "home": f"{spec.home or spec.tenant}/{error.filename}",
+        },
+    )
+    message = f"the home that lasts of this principal is full: it {error.strerror}"
+    return BackendExited(message, started=False, hint=RAISING["disk"], limit="disk")
+
+
+def homeless(spec: BackendSpec, error: OSError) -> BackendExited:
+    # Only the log says where the home is: clients must not learn paths of this node.
+    logger.warning(
+        "Could not open the home directory of a tenant: %s",
+        error,
+        extra={"backend": spec.name, "backend_tenant": spec.tenant, "home": spec.home},
+    )
+    problem = error.strerror or "it cannot be made"
+    hint = "The node's log names the directory; `trunkline doctor`, run as the gateway's user, checks HOMES_DIR."
+    return BackendExited(f"the home of the tenant cannot be used: {problem}", started=False, hint=hint)

@@ -1,1 +1,0 @@
-"""What has processes stand still, and go on."""

@@ -1,1 +1,0 @@
-"""What a backend asks the kernel for in vain: for checks."""

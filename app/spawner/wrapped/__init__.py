@@ -1,1 +1,0 @@
-"""Processes inside a wrapper that gives them namespaces of their own, as the spawner sees them."""

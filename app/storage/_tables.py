@@ -1,0 +1,311 @@
+"""The schema of this version. `migrations/` migrates databases to it; a test compares the two."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, get_args, get_origin
+
+import sqlalchemy as sa
+from msgspec import Meta
+from msgspec.structs import FieldInfo, fields
+
+from app.domain.resources.fields import NAME_LENGTH
+from app.domain.resources.guides import GUIDES
+from app.domain.resources.recipes import RECIPES
+from app.domain.resources.resource import Resource
+
+REASON_LENGTH = 300
+TEXT_LENGTH = 255  # a longer text has no length in the database
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class UtcDateTime(sa.TypeDecorator[datetime]):
+    """A moment. Stored and read as UTC, because SQLite keeps no time zone."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return value if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+        return value if value is None else value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _tenant(*, primary_key: bool = False, index: bool = False) -> sa.Column[str]:
+    """The tenant that a row belongs to, and with which it is deleted."""
+    owner = sa.ForeignKey("tenants.name", ondelete="CASCADE")
+    return sa.Column("tenant", sa.String(NAME_LENGTH), owner, primary_key=primary_key, nullable=False, index=index)
+
+
+def declared(resource: Resource[Any]) -> sa.Table:
+    """The table of a resource: a column for each member, which holds JSON where it is not a plain value."""
+    columns = [_column(each) for each in fields(resource.model)]
+    if not resource.goes_with:
+        return sa.Table(resource.name, metadata, _tenant(primary_key=True), *columns)
+    own, owners = ["tenant", resource.goes_with], f"{resource.goes_with}s"
+    owner = sa.ForeignKeyConstraint(own, [f"{owners}.tenant", f"{owners}.name"], ondelete="CASCADE")
+    tenant = sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True)
+    return sa.Table(resource.name, metadata, tenant, *columns, owner)
+
+
+def _column(member: FieldInfo) -> sa.Column[Any]:
+    kind, *marks = get_args(member.type) if get_origin(member.type) is Annotated else (member.type,)
+    meta = next((each for each in marks if isinstance(each, Meta)), Meta())
+    length = (meta.extra or {}).get("stored") or meta.max_length or TEXT_LENGTH + 1
+    texts: Any = sa.String(length) if length <= TEXT_LENGTH else sa.Text
+    type_of = texts if kind is str else _PLAIN.get(kind, sa.JSON)
+    return sa.Column(member.name, type_of, primary_key=member.name == "name", nullable=False)
+
+
+_PLAIN: dict[Any, Any] = {bool: sa.Boolean, int: sa.Integer, float: sa.Double, datetime: UtcDateTime}
+
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("limits", sa.JSON, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("sandbox_exempt", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("registry", sa.String(16), nullable=False, server_default="off"),
+    sa.Column("inspections", sa.String(16), nullable=False, server_default="allowed"),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+)
+
+backends = sa.Table(
+    "backends",
+    metadata,
+    _tenant(primary_key=True),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("command", sa.Text, nullable=False),
+    sa.Column("args", sa.JSON, nullable=False),
+    sa.Column("env", sa.JSON, nullable=False),
+    sa.Column("cwd", sa.Text),
+    sa.Column("isolation", sa.String(16), nullable=False),
+    sa.Column("recovery", sa.String(16), nullable=False),
+    sa.Column("broadcast", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("warm", sa.Integer, nullable=False),
+    sa.Column("warm_auto", sa.Boolean, nullable=False, server_default=sa.false()),  # instead of a number
+    sa.Column("max_processes", sa.Integer, nullable=False),
+    sa.Column("calls_per_session", sa.Integer, nullable=False, server_default="128"),
+    sa.Column("timeouts", sa.JSON, nullable=False),
+    sa.Column("sandbox", sa.JSON, nullable=False),
+    sa.Column("limits", sa.JSON, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False, server_default="none"),
+    sa.Column("start", sa.String(8), nullable=False, server_default="exec"),
+    sa.Column("selection", sa.JSON, nullable=False, server_default="{}"),
+    sa.Column("pin", sa.String(8), nullable=False, server_default="off"),
+    sa.Column("pin_minor", sa.String(8), nullable=False, server_default="accept"),
+    sa.Column("url", sa.Text),
+    sa.Column("transport", sa.String(16), nullable=False, server_default="auto"),
+    sa.Column("headers", sa.JSON, nullable=False, server_default="{}"),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
+)
+
+# Their names and those of backends are one space: `storage.tools.names` keeps it.
+toolsets = sa.Table(
+    "toolsets",
+    metadata,
+    _tenant(primary_key=True),
+    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("title", sa.String(200), nullable=False),
+    sa.Column("instructions", sa.Text, nullable=False),
+    sa.Column("members", sa.JSON, nullable=False),
+    sa.Column("mode", sa.String(16), nullable=False),
+    sa.Column("always", sa.JSON, nullable=False),
+    sa.Column("learns", sa.Boolean, nullable=False),
+    sa.Column("guides", sa.JSON, nullable=False, server_default="[]"),
+    sa.Column("timeouts", sa.JSON, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
+)
+
+guides, recipes = declared(GUIDES), declared(RECIPES)
+
+# What backends offer. A row goes with its backend.
+catalog = sa.Table(
+    "catalog",
+    metadata,
+    sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("backend", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("definition", sa.String(64), nullable=False),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("offer", sa.LargeBinary, nullable=False),
+    sa.Column("pins", sa.JSON, nullable=False),
+    sa.Column("looked_at", UtcDateTime, nullable=False),
+    sa.Column("changed_at", UtcDateTime, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "backend"], ["backends.tenant", "backends.name"], ondelete="CASCADE"),
+)
+
+# What a person has approved of a tool, and rejected. Rows go with their backend.
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    sa.Column("tenant", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("backend", sa.String(NAME_LENGTH), primary_key=True),
+    sa.Column("tool", sa.String(256), primary_key=True),
+    sa.Column("approved", sa.LargeBinary),
+    sa.Column("rejected", sa.String(64)),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.ForeignKeyConstraint(["tenant", "backend"], ["backends.tenant", "backends.name"], ondelete="CASCADE"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    _tenant(index=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("pepper_version", sa.Integer, nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("expires_at", UtcDateTime),
+    sa.Column("revoked_at", UtcDateTime),
+    sa.Column("last_used_at", UtcDateTime),
+    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
+)
+
+# Principals come from issuers; only those that are switched off are stored.
+principals_off = sa.Table(
+    "principals_off",
+    metadata,
+    _tenant(primary_key=True),
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("issuer", sa.String(512), nullable=False),
+    sa.Column("subject", sa.String(255), nullable=False),
+    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
+    sa.Column("off_by_platform", sa.Boolean, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
+)
+
+issuers = sa.Table(
+    "issuers",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    _tenant(),
+    sa.Column("issuer", sa.String(512), nullable=False),
+    sa.Column("algorithms", sa.JSON, nullable=False),
+    sa.Column("audience", sa.JSON, nullable=False),
+    sa.Column("claims", sa.JSON, nullable=False),
+    sa.Column("max_scopes", sa.JSON, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("sealed_secret", sa.LargeBinary),
+    sa.Column("jwks_url", sa.Text),
+    sa.Column("discovery_url", sa.Text),
+    sa.Column("sign_in", sa.JSON(none_as_null=True)),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column(
+        "tenants_claim", sa.String(256)
+    ),  # set: an issuer of the platform, for the tenants below instead of its own
+    sa.UniqueConstraint("tenant", "issuer"),
+)
+
+# The tenants of an issuer of the platform. Rows go with their tenant: a new one of its name must not inherit them.
+issuer_tenants = sa.Table(
+    "issuer_tenants",
+    metadata,
+    sa.Column("issuer_id", sa.String(16), sa.ForeignKey("issuers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("value", sa.String(256), primary_key=True),
+    _tenant(index=True),
+    sa.Column("scopes", sa.JSON, nullable=False),
+)
+
+# No foreign key to tenants: the trail of a tenant outlives it.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("tenant", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("actor_tenant", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("actor_issuer", sa.Text, nullable=False),
+    sa.Column("actor_subject", sa.Text, nullable=False),
+    sa.Column("action", sa.String(64), nullable=False),
+    sa.Column("target", sa.String(255), nullable=False),
+    sa.Column("request_id", sa.String(64), nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("changes", sa.JSON(none_as_null=True)),
+    sa.Index("ix_audit_tenant_id", "tenant", "id"),
+    sa.Index("ix_audit_at", "at"),
+    sa.Index("ix_audit_request_id", "request_id"),
+    sa.Index("ix_audit_action_id", "action", "id"),
+    sa.Index("ix_audit_target_id", "target", "id"),
+    sa.Index("ix_audit_actor_subject_id", "actor_subject", "id"),
+)
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+    _tenant(index=True),
+    sa.Column("caller", sa.LargeBinary(32), nullable=False, index=True),
+    sa.Column("body", sa.LargeBinary(32), nullable=False),
+    sa.Column("answer", sa.LargeBinary),
+    sa.Column("created_at", UtcDateTime, nullable=False, index=True),
+)
+
+console_sessions = sa.Table(
+    "console_sessions",
+    metadata,
+    sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+    sa.Column("caller", sa.LargeBinary(32), nullable=False, index=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("ends_at", UtcDateTime, nullable=False, index=True),
+)
+
+calls = sa.Table(
+    "calls",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _tenant(),
+    sa.Column("at_us", sa.BigInteger, nullable=False, index=True),
+    sa.Column("backend", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("method", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("bucket", sa.SmallInteger, nullable=False),
+    sa.Column("bytes_in", sa.BigInteger, nullable=False),
+    sa.Column("bytes_out", sa.BigInteger, nullable=False),
+    sa.Column("principal_tenant", sa.String(NAME_LENGTH), nullable=False),
+    sa.Column("issuer", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("client_name", sa.Text, nullable=False),
+    sa.Column("client_version", sa.Text, nullable=False),
+    sa.Column("session", sa.Text, nullable=False),
+    sa.Column("node", sa.Text, nullable=False),
+    sa.Column("request_id", sa.Text, nullable=False),
+    sa.Column("trace_id", sa.Text, nullable=False),
+    sa.Index("ix_calls_tenant_at_us", "tenant", "at_us"),
+)
+
+secret_key_check = sa.Table(
+    "secret_key_check",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("value", sa.LargeBinary(48), nullable=False),
+    sa.Column("made_at", UtcDateTime, nullable=False),
+)
