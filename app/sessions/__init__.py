@@ -1,4 +1,5 @@
-"""Sessions: one client, one link to a process, one Exchange. Opens, finds, sweeps, drains and closes them.
+"""Sessions: one client, one connection to a backend, one Exchange. Opens, finds, sweeps, drains and closes them.
 
-Processes are in `links`, messages to clients in `streams`. Of other nodes it knows only that they may own a session.
+Messages to clients are in `streams`, requests that name no session in `sessionless`, processes in `app.backends`. Of
+other nodes it knows only that they may own a session (`routes`).
 """

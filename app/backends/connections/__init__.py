@@ -1,2 +1,2 @@
-"""The link between a session and its process: of its own, shared, started again, or behind a bridge between eras.
+"""Connections of sessions to backends: a process of its own, shared, started again, or behind a bridge of eras.
 `source` has the interfaces."""

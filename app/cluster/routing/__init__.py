@@ -1,4 +1,4 @@
 """Which node owns which session, and which nodes there are: routes, leases, heartbeats, notices, in memory or in Redis.
 
-Taking over sessions and forwarding requests is done in `cluster` and `transports.remote`.
+Sessions are taken over in `app.cluster`, requests are forwarded in `app.http.remote`.
 """

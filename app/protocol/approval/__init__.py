@@ -1,7 +1,7 @@
-"""Pins: what of a tool's definition is approved, and whether a change of it needs a person. Definitions in, a status,
-its reasons and a readable difference out.
+"""Tool approval (`pin`): what of a tool's definition is approved, and whether a change of it needs a person.
 
-Pure: no I/O, no clock, no store. Which definitions there are, who approved them and who is told is known elsewhere.
+Definitions in, a status, its reasons and a readable difference out. Pure: no I/O, no clock, no store. Which
+definitions there are, who approved them and who is told is known elsewhere.
 """
 
 from app.protocol.approval._canonical import MAX_BYTES, MAX_DEPTH, DefinitionTooLarge, canonical, fingerprint

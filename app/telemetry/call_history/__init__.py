@@ -1,1 +1,2 @@
-"""The last calls of each tenant: who called what, how long it took and how it ended. Never arguments or results."""
+"""Call history: who called what, how long it took and how it ended, of each tenant's last calls. Never arguments or
+results."""
