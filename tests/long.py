@@ -113,7 +113,7 @@ LONG = (
     "node/test_hangup.py::test_a_node_whose_terminal_is_closed_stops_unless_it_was_started_for_that",
     "processes/forking/test_forking.py::test_a_real_server_does_the_same_when_it_is_forked",
     "processes/forking/test_forking.py::test_imports_that_never_end_keep_no_other_tenant_from_its_template",
-    "spawner/test_cgroups.py::test_a_thousand_short_processes_leave_no_group_and_no_descriptor",
+    "jail/spawner/test_cgroups.py::test_a_thousand_short_processes_leave_no_group_and_no_descriptor",
 )
 
 # Tests of those files.

@@ -122,7 +122,7 @@ async def test_the_rate_is_one_over_all_nodes(impatient_nodes: Nodes) -> None:
         for url in impatient_nodes.urls(endpoint):
             tasks.start_soon(client, url)
             await anyio.sleep(0.5)
-    # Eight were asked for: four at once, one every fifteen seconds; a node may not know yet of the other's last one.
+    # Of eight: four at once, and one every fifteen seconds; a node may not know yet of the other's last one.
     assert 4 <= opened <= 6
     assert use_of(two, endpoint.tenant)["spawns_per_minute"] == use_of(one, endpoint.tenant)["spawns_per_minute"]
 
