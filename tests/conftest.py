@@ -67,8 +67,7 @@ def _is_real(item: pytest.Item) -> bool:
 
 def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
     """Whether it stands in one of these folders or files of tests/."""
-    where = _where(item)
-    return where.partition("/")[0] in places or where in places
+    return any(_where(item) == place or _where(item).startswith(f"{place}/") for place in places)
 
 
 def _where(item: pytest.Item) -> str:

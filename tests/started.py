@@ -1,6 +1,6 @@
 """How many programs the tests start: what makes a suite slow. A whole default run compares with `started.json`.
 
-    starts: 143 gateways, 12 Redis servers, 6 PostgreSQL servers, 802 other programs
+    starts: 77 gateways, 64 Redis servers, 4 PostgreSQL servers, 2288 other programs
 
 A tenth more of one kind than was kept fails the run and names the files that added them; `scripts/test --keep-started`
 keeps the new figures. Counted is what a process of pytest starts, not what a gateway in a process of its own does. What

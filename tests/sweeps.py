@@ -19,8 +19,8 @@ def over(names: Sequence[str], cases: Sequence[Sequence[str]]) -> Callable[[Test
             for case in cases:
                 try:
                     await test(**fixtures, **dict(zip(names, case, strict=True)))
-                except AssertionError as error:
-                    wrong.append(f"{' '.join(case)}: {error}")
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is told of this case
+                    wrong.append(f"{' '.join(case)}: {error!r}")
             assert not wrong, f"{len(wrong)} of {len(cases)} cases\n" + "\n".join(wrong)
 
         signature = inspect.signature(test)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NOT_QUICK, QUICK, REAL
 from tests.long import ALWAYS, LONG
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,6 +117,11 @@ def test_what_waits_for_long_is_there() -> None:
     gone = [each for each in named if not _is_there(*each.partition("::")[::2])]
     assert gone == []
     assert ALWAYS.keys() <= set(LONG)
+
+
+@pytest.mark.parametrize("places", [REAL, QUICK, NOT_QUICK])
+def test_so_are_the_folders_that_runs_are_made_of(places: tuple[str, ...]) -> None:
+    assert [each for each in places if not _is_there(each, "")] == []
 
 
 def _is_there(place: str, function: str) -> bool:
