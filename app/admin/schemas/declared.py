@@ -80,17 +80,8 @@ def shows(body: type[BaseModel], *, of_tenant: bool = True) -> Callable[[type[M]
     return lambda answer: _with(answer, Answer, members)
 
 
-_made: dict[type, Schemas[Any]] = {}  # by the model of the resource: there are as many as declarations
-
-
 def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
-    """The models of a declared resource. They are called by its name: `GuideBody`, `GuidePatch` and so on."""
-    if resource.model not in _made:
-        _made[resource.model] = _schemas_of(resource)
-    return _made[resource.model]
-
-
-def _schemas_of(resource: Resource[Any]) -> Schemas[Any]:
+    """Makes the models of a declared resource. They are called by its name: `GuideBody`, `GuidePatch` and so on."""
     kind, one = resource.model.__name__, f"A {resource.one}."
     own = [each for each in fields(resource.model) if each.name not in _STORED]
 
