@@ -65,7 +65,9 @@ def show_listed(options: argparse.Namespace) -> int:
 def create_object(options: argparse.Namespace) -> int:
     """`create`: says in one line what was made, and on stderr what to do next; with --json prints all of it."""
     body = body_of(options)
-    body.setdefault(options.resource.made_by, options.id)
+    named = body.setdefault(options.resource.made_by, options.id)
+    if named != options.id:
+        raise InvalidRequest(f"the command says {options.id!a}, and name=value or the file {named!a}: which is it?")
     if options.command_line:
         body |= {"command": options.command_line[0], "args": options.command_line[1:]}
     made = ask(options, "POST", _path(options), body)
@@ -166,7 +168,8 @@ def rotate_key(options: argparse.Namespace) -> int:
         _show_key(options, made)
         if options.revoke:
             rest.ask("DELETE", _path(options, options.id))
-    then = "is revoked." if options.revoke else "still works: once it is not used any more (last_used_at), revoke it."
+    is_revoked = options.revoke or old.get("revoked_at")
+    then = "is revoked." if is_revoked else "still works: once it is not used any more (last_used_at), revoke it."
     return _note_of_key(options, f"This key is shown once. {_facts_of(made)}. {options.id} {then}")
 
 

@@ -100,6 +100,17 @@ def test_a_backends_life(line, gateway):
     assert "there are no backends" in line.run("backends", "list", *of).stderr
 
 
+def test_what_is_made_has_the_name_that_the_command_says(line, gateway):
+    of = ("--tenant", gateway.add_tenant())
+    (line.folder / "guide.json").write_text('{"name": "one", "text": "x"}')
+    refused = line.run("guides", "create", "two", *of, "--file", str(line.folder / "guide.json"), code=2)
+    assert "the command says 'two', and name=value or the file 'one'" in refused.stderr
+    assert line.json("guides", "list", *of) == []
+    assert line.run("guides", "create", "one", *of, "--file", str(line.folder / "guide.json")).stdout.startswith(
+        "created"
+    )
+
+
 def test_tools_are_listed_and_called_like_any_client_does(line, gateway):
     tenant = gateway.add_tenant()
     of = ("--tenant", tenant)
@@ -169,9 +180,11 @@ def test_keys_over_rest(line, gateway):
     assert line.json("keys", "show", identifier, *of)["revoked_at"] is None
     line.run("keys", "rotate", rotated["id"], *of, "--revoke")
     assert line.json("keys", "show", rotated["id"], *of)["revoked_at"] is not None
+    assert f"{identifier} still works" in line.run("keys", "rotate", identifier, *of).stderr
     for verb in ("revoke", "delete"):  # to revoke twice is no error, as over REST
         assert f"revoked {identifier}" in line.run("keys", verb, identifier, *of).stderr
-    assert len(line.json("keys", "list", *of)) == 3
+    assert f"{identifier} is revoked." in line.run("keys", "rotate", identifier, *of).stderr
+    assert len(line.json("keys", "list", *of)) == 5
 
 
 def test_keys_are_on_the_database_unless_a_gateway_is_named(line, gateway):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from app.cli.members import content_of
 from app.cli.usage.meant import did_you_mean
@@ -31,6 +31,7 @@ def arguments_of(words: Sequence[str], schema: Schema, tool: str) -> dict[str, A
             meant = did_you_mean(name, known) or _usage(tool, schema)
             raise InvalidRequest(f"{tool} has no argument {name[:100]!a}{meant}")
         value = _value(name, content_of(text), known.get(name, {}), schema)
+        _require_json(name, value, text)
         if name not in found:
             found[name] = value
         elif isinstance(value, list) and isinstance(found[name], list):
@@ -91,7 +92,7 @@ def _value(name: str, text: str, schema: Schema, root: Schema) -> Any:
     if allowed == ["string"]:
         return text
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
         kind = _type_of(value)
     except (ValueError, RecursionError):
         value, kind = text, "string"
@@ -104,6 +105,19 @@ def _value(name: str, text: str, schema: Schema, root: Schema) -> Any:
     raise InvalidRequest(
         f"{name} must be {' or '.join(_NAMES.get(each, each) for each in allowed)}, not {text[:100]!a}"
     )
+
+
+def _refuse(constant: str) -> NoReturn:
+    """`NaN` and the like are no JSON."""
+    raise ValueError(constant)
+
+
+def _require_json(name: str, value: Any, text: str) -> None:
+    """Raises InvalidRequest for a number that is too large, and half of a character."""
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        raise InvalidRequest(f"{name} cannot be sent as JSON: {text[:100]!a}") from None
 
 
 def _type_of(value: Any) -> str:

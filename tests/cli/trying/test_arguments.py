@@ -79,6 +79,11 @@ def test_a_value_is_what_its_schema_says(word: str, value: object) -> None:
         (["text=x", "maybe=x"], "maybe must be a whole number or null, not 'x'"),
         (["text=x", "numbers=x"], "numbers must be a whole number, not 'x'"),
         (["text=@/nowhere"], "cannot read '/nowhere'"),
+        (["text=x", "ratio=NaN"], "ratio must be a number, not 'NaN'"),
+        (["text=x", "ratio=1e400"], "ratio cannot be sent as JSON: '1e400'"),
+        (["text=x", 'options={"a": NaN}'], "options must be a JSON object, not"),
+        (["text=x", 'options={"a": "\\ud800"}'], "options cannot be sent as JSON"),
+        (["text=\ud800"], "text cannot be sent as JSON"),
     ],
 )
 def test_what_cannot_be_an_argument_is_named(words: list[str], problem: str) -> None:
