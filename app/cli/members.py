@@ -64,14 +64,15 @@ def content_of(text: str) -> str:
     return text[1:] if text.startswith("@@") else text
 
 
+def refuse_constant(constant: str) -> NoReturn:
+    """As `parse_constant`: `NaN` and the like are no JSON."""
+    raise ValueError(constant)
+
+
 def _decoded(text: str) -> Any:
     """The parsed text if it is JSON, else the text itself."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(constant)
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         if text[:1] in ("{", "["):
             raise InvalidRequest(f"{text[:100]!r} begins like JSON but is not valid JSON") from None

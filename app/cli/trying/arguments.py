@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from app.cli.members import content_of
+from app.cli.members import content_of, refuse_constant
 from app.cli.usage.meant import did_you_mean
 from app.errors import InvalidRequest
 
@@ -92,7 +92,7 @@ def _value(name: str, text: str, schema: Schema, root: Schema) -> Any:
     if allowed == ["string"]:
         return text
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=refuse_constant)
         kind = _type_of(value)
     except (ValueError, RecursionError):
         value, kind = text, "string"
@@ -105,11 +105,6 @@ def _value(name: str, text: str, schema: Schema, root: Schema) -> Any:
     raise InvalidRequest(
         f"{name} must be {' or '.join(_NAMES.get(each, each) for each in allowed)}, not {text[:100]!a}"
     )
-
-
-def _refuse(constant: str) -> NoReturn:
-    """`NaN` and the like are no JSON."""
-    raise ValueError(constant)
 
 
 def _require_json(name: str, value: Any, text: str) -> None:
