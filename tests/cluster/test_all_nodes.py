@@ -14,8 +14,8 @@ import pytest
 from app.backends.failures import Affected, BackendFailure
 from app.cluster import all_nodes
 from app.cluster.all_nodes import AllNodes
+from app.cluster.node_status._limits_use import LimitsUse
 from app.cluster.node_status.found_calls import group_calls
-from app.cluster.node_status.limits_use import LimitsUse
 from app.cluster.node_status.listing import MAX_ROWS, CallWindow, Gathered, Listing, Use, Window
 from app.cluster.node_status.overview import NodeOverview
 from app.cluster.node_status.question import Question, each_one

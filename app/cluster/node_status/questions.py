@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from app.cluster.node_status._limits_use import LimitsUse, added
 from app.cluster.node_status.activity import NodeActivity, Shown, together
 from app.cluster.node_status.inspecting import Inspecting
 from app.cluster.node_status.inspection_views import (
@@ -12,7 +13,6 @@ from app.cluster.node_status.inspection_views import (
     seen_together,
     views_together,
 )
-from app.cluster.node_status.limits_use import LimitsUse, added
 from app.cluster.node_status.listing import CallWindow, Gathered, Listing, Window, merged
 from app.cluster.node_status.overview import NodeOverview
 from app.cluster.node_status.question import Question, each_one, one_list, only_one
