@@ -30,10 +30,10 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
-from app.cluster.node_status._limits_use import LimitsUse
 from app.cluster.node_status._process_restart import Restarted
 from app.cluster.node_status.activity import Moment, NodeActivity
 from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
+from app.cluster.node_status.limits_use import LimitsUse
 from app.cluster.node_status.listing import NO_USE, Gathered, Listing, Use, Window
 from app.cluster.node_status.problems.problem import Problem, for_tenant
 from app.cluster.node_status.views import (
@@ -229,7 +229,7 @@ class Node:
         found = self.looked.find(tenant, inspection)
         return None if found is None else Seen(view_of(found, "n1"), list(found.after(after))[:limit])
 
-    def close_inspection(self, tenant: str, inspection: str, has_parts: bool) -> bool:
+    def close_inspection(self, tenant: str, inspection: str) -> bool:
         ended = self.looked.end_where(
             lambda each: (each.about.tenant, each.about.id) == (tenant, inspection), AT.timestamp(), "closed"
         )

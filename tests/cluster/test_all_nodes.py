@@ -14,8 +14,8 @@ import pytest
 from app.backends.failures import Affected, BackendFailure
 from app.cluster import all_nodes
 from app.cluster.all_nodes import AllNodes
-from app.cluster.node_status._limits_use import LimitsUse
 from app.cluster.node_status.found_calls import group_calls
+from app.cluster.node_status.limits_use import LimitsUse, added
 from app.cluster.node_status.listing import MAX_ROWS, CallWindow, Gathered, Listing, Use, Window
 from app.cluster.node_status.overview import NodeOverview
 from app.cluster.node_status.question import Question, each_one
@@ -166,7 +166,7 @@ def at_node(name: str) -> Any:
 def _of_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in QUESTIONS:
         _ = each._types
-        monkeypatch.setattr(each, "read", at_node(each.name))
+        monkeypatch.setattr(each, "_read", at_node(each.name))
 
 
 class Node:
@@ -267,9 +267,14 @@ async def test_a_node_sends_no_more_rows_than_a_page_has():
 async def test_sums_are_those_of_all_nodes_that_answer():
     a, b = Node(A, "s1"), Node(B, "s2", "s3")
     async with others(a, b):
-        use, silent = await a.ask(LIMITS_USE, "acme")
-        assert (use.sessions, use.processes, use.in_flight, use.memory_bytes) == (3, 4, 2, 2 << 20)
-        assert (use.sessions_of_one, silent) == (3, [])
+        use = added((await a.ask(LIMITS_USE, "acme")).rows)
+        assert (use.sessions, use.processes, use.in_flight, use.memory_bytes, use.sessions_of_one) == (
+            3,
+            4,
+            2,
+            2 << 20,
+            3,
+        )
         a.peers[GONE.id] = GONE
         found = await a.ask(USE, Window("memory"))
         assert found.rows[0] == TenantUse("acme", 3, 2, Use(2 << 20, 5.0, 100.0, 2, 14))

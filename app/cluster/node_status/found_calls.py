@@ -33,15 +33,14 @@ async def group_calls(
 ) -> Gathered[CallGroup]:
     """Their sums, the groups with the most calls first. Where calls are kept in the database, those of the last
     seconds are counted at the nodes that have them, as they may not be written yet."""
-    if archive is None:
-        return await nodes.ask(CALL_GROUPS, tenant, window, by)
     kept: list[CallGroup] = []
-    recent = time.time() - WRITTEN_AFTER_S
-    until = min(window.until, recent)
-    if window.since < until:
-        kept += await archive.groups(tenant, replace(window, until=until).filter, by)
-    window = replace(window, since=max(window.since, recent))
+    if archive is not None:
+        recent = time.time() - WRITTEN_AFTER_S
+        until = min(window.until, recent)
+        if window.since < until:
+            kept += await archive.groups(tenant, replace(window, until=until).filter, by)
+        window = replace(window, since=max(window.since, recent))
     found = await nodes.ask(CALL_GROUPS, tenant, window, by)
-    # those of nodes that are gone, or did not answer
-    kept += await archive.groups(tenant, window.filter, by, set(found.asked) - set(found.silent))
+    if archive is not None:  # those of nodes that are gone, or did not answer
+        kept += await archive.groups(tenant, window.filter, by, set(found.asked) - set(found.silent))
     return Gathered(added([*kept, *found.rows]), found.silent)

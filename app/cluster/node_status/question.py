@@ -26,25 +26,33 @@ class Question(Generic[*Ts, R, M]):
 
     `of_one`: at most one node has it, the others answer None or False; it is looked for on this node first. `of_lost`:
     nodes that have lost Redis and still answer are asked too, as what they have goes on; nothing is expected of them.
+    `read` is a function of the node, or of this `part` of it. Without a name, the question has that of the function.
     """
 
     def __init__(
         self,
-        read: Callable[[NodeOverview, *Ts], R],
+        read: Callable[[Any, *Ts], R],
         merge: Callable[[Gathered[R], *Ts], M],
+        name: str = "",
         *,
+        part: str = "",
         of_one: bool = False,
         of_lost: bool = False,
     ) -> None:
-        self.name, self.read, self.merge = read.__name__, read, merge
+        self.name, self.merge = name or read.__name__, merge
         self.of_one, self.of_lost = of_one, of_lost
+        self._read, self._part = read, part
+
+    def read(self, node: NodeOverview, *asked: *Ts) -> R:
+        """The answer of this node."""
+        return self._read(getattr(node, self._part) if self._part else node, *asked)
 
     def encode(self, *asked: *Ts) -> bytes:
         """What is asked for, for another node."""
         return msgspec.msgpack.encode(asked)
 
     def answer(self, node: NodeOverview, asked: bytes) -> bytes:
-        """The answer of this node, for the one that asks. Raises msgspec.DecodeError."""
+        """The answer of this node, for another one. Raises msgspec.DecodeError."""
         read: Callable[..., R] = self.read
         return msgspec.msgpack.encode(read(node, *msgspec.msgpack.decode(asked, type=self._types[0])))
 
@@ -56,8 +64,8 @@ class Question(Generic[*Ts, R, M]):
     @cached_property
     def _types(self) -> tuple[Any, Any]:
         """Of what is asked for, and of what is answered."""
-        hints = get_type_hints(self.read)
-        _, *asked = signature(self.read).parameters
+        hints = get_type_hints(self._read)
+        _, *asked = signature(self._read).parameters
         return tuple[tuple(hints[each] for each in asked)], hints["return"]  # type: ignore[misc]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.cluster.node_status._limits_use import LimitsUse
+from app.cluster.node_status.limits_use import LimitsUse
 
 NO_LIMITS = dict.fromkeys(
     (

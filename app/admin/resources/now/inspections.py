@@ -22,7 +22,14 @@ from app.admin.idempotency import ONCE
 from app.admin.resources.backends import find_backend
 from app.admin.schemas.fields import MAX_REASON, SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
-from app.cluster.node_status.inspection_views import OF_MANY, InspectionAsked, InspectionView, Seen, moment
+from app.cluster.node_status.inspection_views import (
+    OF_MANY,
+    InspectionAsked,
+    InspectionView,
+    Seen,
+    moment,
+    views_together,
+)
 from app.cluster.node_status.listing import Window, newest_first
 from app.cluster.node_status.questions import (
     CLOSE_INSPECTION,
@@ -198,7 +205,7 @@ async def list_inspections(access: MayRead, asked: AskedPage) -> RunningPage[Ins
     """The open inspections of a tenant's sessions on all nodes, and the last ones that have ended, newest first: who
     has opened them, and why. The audit trail has all of them (`action=inspection.*`)."""
     found = await access.admin.node.ask(INSPECTIONS, access.tenant)
-    every = sorted(found.rows, key=_position)
+    every = sorted(views_together(found.rows), key=_position)
     page = asked.of_all(every, _position, InspectionAnswer.of)
     return RunningPage(**dict(page), total=len(every), silent_nodes=list(found.silent))
 
@@ -218,9 +225,11 @@ async def close_inspection(access: MayManage, inspection: InspectionId) -> None:
     if is_over and not view.kept:
         raise await _not_found(access, inspection)
     await access.admin.audit.append(access.act("inspection.close", f"inspections/{inspection}", "closed"))
-    has_parts = not view.about.session
-    closed = await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, inspection, has_parts)
-    if not closed and not is_over:
+    closed = await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, inspection)
+    has_parts, was_open = not view.about.session, any(closed.rows)
+    if closed.silent and (has_parts or not was_open):
+        raise nodes_unavailable(closed.silent)
+    if not was_open and not is_over:
         raise await _not_found(access, inspection)
 
 
@@ -335,7 +344,7 @@ async def _opened_at_nodes(access: Access, asked: InspectionAsked) -> Inspection
 async def _give_up(access: Access, asked: InspectionAsked, why: str) -> None:
     """What does not answer now ends by itself in some seconds: it was not confirmed."""
     with suppress(GatewayError):
-        await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, asked.id, False)
+        await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, asked.id)
     with suppress(GatewayError):
         act = access.act("inspection.close", f"inspections/{asked.id}", f"not opened: {why}")
         await access.admin.audit.append(act)
