@@ -107,13 +107,14 @@ async def test_whoever_lost_the_right_while_nodes_were_asked_sees_nothing(rig, q
     assert "afterwards" not in answer.text
 
 
-async def test_a_file_without_a_node_is_refused(rig):
-    about = await opened(rig)
+async def test_beside_a_silent_node_nothing_counts_as_whole_or_closed(rig):
+    about = await opened(rig, backend="echo", session=None)
     rig.node.silent = ["n9"]
     path = f"{PATH}/{about['id']}/messages"
     assert (await rig.ask("GET", path)).json()["silent_nodes"] == ["n9"]
     refused = await rig.ask("GET", path + "?format=jsonl")
     assert (refused.status_code, "n9" in refused.json()["detail"]) == (503, True)
+    assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 503
 
 
 def part(numbers: range, *, is_over: bool = False, nodes: tuple[str, ...] = ("n1", "n2"), silent=()) -> Any:
