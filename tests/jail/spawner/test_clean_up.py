@@ -58,9 +58,7 @@ async def family(client: SpawnerClient, *kinds: str, confinement: Confinement | 
 
 
 @pytest.mark.parametrize("has_groups", [True, False])
-async def test_dead_spawners_leave_no_process_and_take_nobody_elses(
-    client, restarts, roots, has_groups, pytestconfig
-):
+async def test_dead_spawners_leave_no_process_and_take_nobody_elses(client, restarts, roots, has_groups, pytestconfig):
     if has_groups and "unified" not in roots.directories and "freezer" not in roots.directories:
         pytest.skip(f"no control groups: {roots.missing}")
     confinement: Confinement = {"cgroup": roots.cgroup("acme", ProcessLimits())} if has_groups else {}
