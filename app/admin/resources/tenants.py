@@ -16,6 +16,8 @@ from app.admin.idempotency import ONCE
 from app.admin.schemas.fields import SwitchPatch
 from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
 from app.auth.policy import is_platform_admin
+from app.cluster.node_status.limits_use import added
+from app.cluster.node_status.questions import LIMITS_USE
 from app.domain import DEFAULT_TENANT, InspectionMode, Scope, Tenant
 from app.domain.resources.members import plain
 from app.errors import Conflict, Forbidden
@@ -45,7 +47,8 @@ async def list_tenants(access: Platform, asked: AskedPage) -> Page[TenantAnswer]
 async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
     """One tenant: its limits, and how much of each is used."""
     tenant = await access.admin.tenants.get(access.tenant)
-    use, silent = await access.admin.node.limits_use(access.tenant)
+    told = await access.admin.node.ask(LIMITS_USE, access.tenant)
+    use = added(told.rows)
     shown = LimitsUseAnswer(
         sessions=use.sessions,
         sessions_per_principal=use.sessions_of_one,
@@ -55,7 +58,7 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
         spawns_per_minute=use.spawns,
         parked_sessions=use.parked_sessions,
         frozen_sessions=use.frozen_sessions,
-        silent_nodes=list(silent),
+        silent_nodes=list(told.silent),
     )
     return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown).made(tenant))
 
