@@ -29,9 +29,8 @@ from app.processes.link import BackendListener, Exit
 from app.processes.measuring import Target, Use, look
 from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
 from app.processes.output.noise import StderrLog, StdoutNoise
-from app.processes.output.read_end import Stderr
 from app.processes.output.stderr import StderrRing, secrets_of
-from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stdin, Stdout, open_pipes
+from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.protocol import tolerant
 
 logger = logging.getLogger(__name__)

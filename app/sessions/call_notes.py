@@ -9,8 +9,7 @@ import msgspec
 from app.domain import BackendSpec, Principal, public_id
 from app.protocol.commands import TARGETS, Call
 from app.protocol.jsonrpc import Params, Request, members_of, string_of
-from app.telemetry.call_history.history import CallHistory
-from app.telemetry.call_history.record import Named, Origin, name_of
+from app.telemetry.call_history.history import CallHistory, Named, Origin, name_of
 from app.telemetry.logs import current
 
 MAX_NAME = 80  # characters of a client's name and version

@@ -14,7 +14,7 @@ from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.exchange import MAX_KEPT
 from app.protocol.jsonrpc import Request, encode
 from app.sessions.call_notes import Asked, ids_now
-from app.telemetry.call_history.record import name_of
+from app.telemetry.call_history.history import name_of
 from app.telemetry.tracing.context import TraceContext, Traced, new_span
 from app.telemetry.tracing.spans import MAX_TEXT, Attributes
 from app.telemetry.tracing.tracer import Tracer

@@ -10,12 +10,11 @@ from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, LimitReached, QuotaExceeded, ResponseTooLarge
 from app.limits.gates import TenantGate
 from app.limits.unread_answers import LARGE_BYTES
-from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
+from app.protocol.commands import Answer, Call, Failed, Listen, ToStream, is_tool_error
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
 from app.protocol.exchange import Exchange, asked_version
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, code_of, members_of
 from app.protocol.sse_format import one_line
-from app.protocol.tool_results import is_tool_error
 from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
 from app.sessions.call_spans import CallSpans
 from app.sessions.loop_pause import StandstillDetector

@@ -18,9 +18,8 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
-from app.limits.gates import TenantGates
+from app.limits.gates import Tallies, TenantGates
 from app.limits.overload import Overload
-from app.limits.tallies import Tallies
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.jsonrpc import Notification

@@ -554,10 +554,10 @@ FAULTS = (
     ),
     Fault(
         "streams outlive their credential",
-        "app/auth/credential_expiry.py",
+        "app/auth/authenticator.py",
         "due = [hold for hold in self._holds if hold.expires_at <= now]",
         "due: list[_Hold] = []",
-        ("tests/auth/test_credential_expiry.py",),
+        ("tests/auth/test_authenticator_credential_expiry.py",),
     ),
     Fault(
         "a call that was sent is refused as if it had not been",

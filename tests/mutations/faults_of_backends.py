@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
 NOISE = ("tests/processes/output/test_noise.py",)
-READ_END = ("tests/processes/output/test_read_end.py",)
+READ_END = ("tests/processes/test_pipes_read_end.py",)
 FLOOD = ("tests/protocol/calls/test_flood.py",)
 PROCESS = ("tests/processes/test_process.py",)
 
@@ -88,7 +88,7 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a flood on stderr is nobody's",
-        "app/processes/output/read_end.py",
+        "app/processes/pipes.py",
         "        self._feed(data)\n        self._took(used_s() - began)\n",
         "        self._feed(data)\n",
         READ_END,

@@ -443,7 +443,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a large body is handled in the turn in which it was read",
-        "app/http/transports/_large_bodies.py",
+        "app/http/transports/request.py",
         "    await turn_for(request, body, shares)\n    return message\n",
         "    return message\n",
         ("tests/http/transports/test_front_shares.py",),

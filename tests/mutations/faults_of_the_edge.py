@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 HEADS = ("tests/http/edge/test_edge_protocol.py", "tests/http/edge/test_edge_protocol_upgrades.py")
 PIPES = ("tests/http/edge/test_edge_protocol.py",)
-READS = ("tests/http/edge/test_reading.py",)
+READS = ("tests/http/edge/test_edge_protocol_reading.py",)
 SHAKES = ("tests/http/edge/test_handshake.py",)
 SEALED = ("tests/http/edge/test_tls_transport.py",)
 RENEWS = ("tests/node/test_certificate_files.py",)
@@ -221,21 +221,21 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "what a stranger sends is parsed as it comes",
-        "app/http/edge/_reading.py",
+        "app/http/edge/_edge_protocol.py",
         "if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:",
         "if True:",
         READS,
     ),
     Fault(
         "a stranger is read on while he stands in line",
-        "app/http/edge/_reading.py",
+        "app/http/edge/_edge_protocol.py",
         "self._is_on_hold or self._is_in_line or",
         "self._is_on_hold or",
         READS,
     ),
     Fault(
         "what is read of a stranger who has left is parsed",
-        "app/http/edge/_reading.py",
+        "app/http/edge/_edge_protocol.py",
         "self._among.leave_line(self._parse)",
         "pass",
         READS,

@@ -9,7 +9,7 @@ import contextlib
 import ssl
 from typing import Any, NamedTuple, Self
 
-from app.http.edge._reading import AT_ONCE_BYTES
+from app.http.edge._edge_protocol import AT_ONCE_BYTES
 from app.http.edge._refusals import TLS_FAILED
 from app.http.edge.connections import PIECE_BYTES, Connections
 

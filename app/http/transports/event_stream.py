@@ -11,8 +11,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus, SendTimeoutError
 from starlette.types import Send
 
-from app.http.transports._large_answers import pieces
-from app.http.transports.request import McpRequest
+from app.http.transports.request import McpRequest, pieces
 from app.processes.output.loop_share import LoopShare, charged
 from app.protocol.commands import Answer, Failed
 from app.protocol.sse_format import FIRST_BYTE, encode_message, encode_parts, encode_retry

@@ -10,7 +10,7 @@ from app.http.transports.client_gone import ClientGone
 from app.http.transports.request import McpRequest
 from app.protocol.jsonrpc import Message, Request, Response
 from app.sessions.call_spans import NAMED
-from app.telemetry.call_history.record import name_of
+from app.telemetry.call_history.history import name_of
 from app.telemetry.tracing.context import new_span
 from app.telemetry.tracing.spans import MAX_TEXT, Attributes
 from app.telemetry.tracing.tracer import Tracer

@@ -18,8 +18,7 @@ from app.http.client_address import TrustedProxies
 from app.http.edge import _edge_protocol as edge_protocol
 from app.http.edge import _limited_parser as limited_parser
 from app.http.edge import connections
-from app.http.edge._edge_protocol import EdgeProtocol
-from app.http.edge._reading import AT_ONCE_BYTES, StrangersReader
+from app.http.edge._edge_protocol import AT_ONCE_BYTES, EdgeProtocol, StrangersReader
 from app.http.edge._refusals import MADE_ROOM
 from app.http.edge.connections import PIECE_BYTES, TURNS_PER_ROUND
 from tests.http.edge.rig import GET, POST, Edge, open_edge, until

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.http.edge._reading import AT_ONCE_BYTES
+from app.http.edge._edge_protocol import AT_ONCE_BYTES
 from app.http.edge._tls_transport import MOST_ENCRYPTED_BYTES, TlsTransport
 from app.http.edge.connections import TURNS_PER_ROUND
 from tests.http.edge.rig import GET, POST, Edge, open_edge, until

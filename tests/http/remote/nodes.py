@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock
 import anyio
 import uvicorn
 
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth.authenticator import CredentialExpiry
 from app.auth.credential_uses import CredentialUses
 from app.cluster.peers.client import Deadlines, PeerClient
 from app.cluster.peers.credentials import NodeCredentials

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.http.transports._large_answers import PIECE_BYTES
 from app.http.transports.event_stream import EVENTS_A_TURN, StreamOptions, send_events
+from app.http.transports.request import PIECE_BYTES
 from app.processes.output import loop_share
 from app.processes.output.loop_share import UNLIMITED
 from app.protocol.commands import Answer, Call, LargeResult
