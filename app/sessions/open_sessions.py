@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
-from app.processes.endings import at_limit
-from app.processes.link import RAISING
+from app.processes.endings import RAISING, at_limit
 from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of

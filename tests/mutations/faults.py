@@ -92,7 +92,7 @@ FAULTS = (
     ),
     Fault(
         "one call more than may wait waits",
-        "app/protocol/calls/waiting_calls.py",
+        "app/protocol/exchange.py",
         "if would_wait > self.max_waiting or",
         "if would_wait > self.max_waiting + 1 or",
         PROTOCOL,
@@ -113,7 +113,7 @@ FAULTS = (
     ),
     Fault(
         "a question is answered twice",
-        "app/protocol/calls/questions.py",
+        "app/protocol/questions.py",
         "question = self.open.pop(our_id, None)\n        if question is None:\n            return None\n        del self",
         "question = self.open.get(our_id)\n        if question is None:\n            return None\n        del self",
         PROTOCOL,
@@ -127,7 +127,7 @@ FAULTS = (
     ),
     Fault(
         "an overdue call is not told to the backend",
-        "app/protocol/calls/call_deadlines.py",
+        "app/protocol/exchange.py",
         'if call.method != "initialize":\n        yield',
         'if call.method == "initialize":\n        yield',
         PROTOCOL,

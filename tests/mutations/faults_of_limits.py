@@ -436,7 +436,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a tenant is charged while a busy machine lets the event loop wait",
-        "app/processes/output/loop_share.py",
+        "app/concurrency/loop_share.py",
         "used_s = time.thread_time",
         "used_s = time.perf_counter",
         LOOP_SHARES,

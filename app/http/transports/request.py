@@ -15,6 +15,7 @@ from app.auth.policy import has_scope
 from app.auth.tokens import Target
 from app.cluster.peers.client import CLIENT_ADDRESS
 from app.cluster.peers.credentials import Word
+from app.concurrency.loop_share import UNLIMITED, Shares
 from app.domain import Principal, public_id
 from app.domain import Scope as Permission
 from app.errors import (
@@ -39,7 +40,6 @@ from app.http.transports.access_lines import Seen
 from app.http.transports.arriving_bodies import ALL_AT_ONCE, ArrivingBodies
 from app.http.transports.client_gone import ClientGone
 from app.limits.loop_shares import LoopShares
-from app.processes.output.loop_share import UNLIMITED, Shares
 from app.protocol.commands import Answer
 from app.protocol.jsonrpc import Message, parse_client
 from app.telemetry.tracing.tracer import Tracer

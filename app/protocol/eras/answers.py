@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from app.errors import InvalidResponse
-from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.commands import is_tool_error
 from app.protocol.eras.sessionless_envelope import HEADER_MISMATCH, MISSING_CAPABILITY, SERVER_INFO_KEY
+from app.protocol.exchange import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from app.concurrency import loop_share
 from app.http.transports import request as requests
 from app.http.transports import streamable_http
 from app.limits.loop_shares import LoopShares
-from app.processes.output import loop_share
 from tests.http.transports.conftest import Exchanged, FakeAuthenticator, Http
 from tests.http.transports.test_front import MCP, initialize
 from tests.sessions.fakes import FakePool
