@@ -12,8 +12,8 @@ FAULTS_OF_BACKENDS = (
     Fault(
         "notifications are told however many come",
         "app/protocol/notification_rate.py",
-        "if self._count <= PER_SECOND:",
-        "if self._count >= 0:",
+        "if self._count <= PER_SECOND:\n            if self._kept:",
+        "if self._count >= 0:\n            if self._kept:",
         NOTIFICATIONS,
     ),
     Fault(
