@@ -24,12 +24,12 @@ from app.jail.spawner.cgroups import Group
 from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._states import ProcessState, check_transition
+from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.processes.endings import Exit, Killed, exit_of, needed_memory, reached
 from app.processes.freezer import Freezable, Freezer, Told
 from app.processes.link import BackendListener
 from app.processes.measuring import Target, Use, look
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
-from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.protocol import tolerant
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
 from app.protocol.lifecycle import SessionState
-from app.sessions.call_notes import printable
+from app.sessions.call_observers import printable
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.session import Session
 

@@ -27,8 +27,7 @@ from app.protocol.lifecycle import SessionState
 from app.sessions._draining import Draining
 from app.sessions._ended import EndedSessions
 from app.sessions._session_log import SessionLog
-from app.sessions.call_spans import getting_a_process
-from app.sessions.calls import UNWATCHED, Watchers
+from app.sessions.call_observers import UNWATCHED, Watchers, getting_a_process
 from app.sessions.directory import BackendDirectory
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
 from app.sessions.loop_pause import StandstillDetector

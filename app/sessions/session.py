@@ -22,7 +22,8 @@ from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
 from app.sessions import endings
-from app.sessions.calls import UNWATCHED, SessionCalls, Watchers
+from app.sessions.call_observers import UNWATCHED, Watchers, observers_of
+from app.sessions.calls import CallParts, SessionCalls
 from app.sessions.loop_pause import HeldLines, StandstillDetector
 from app.sessions.streams.journal import Journal
 from app.sessions.streams.resumption import Resumption
@@ -62,7 +63,9 @@ class Session:
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
         self.link = SessionLink(around.metrics)
         self.streams = SessionStreams(self, self.exchange, self.link.hold_up, around.stream_after_s)
-        self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill, around.watchers)
+        parts = CallParts(spec, self.exchange, self.link, self.streams, around.gate, around.standstill)
+        observers = observers_of(self, around.gate, around.metrics, around.watchers)
+        self.calls = SessionCalls(parts, around.metrics, observers)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
         self._lifecycle, self._closed_for = Lifecycle(), ""
         self.hello: bytes | None = None  # `initialize` as sent to the process, if it was
@@ -312,7 +315,7 @@ class Session:
         if call.method == "initialize":
             self._initialized(response)
         self.last_seen = now
-        self.calls.answer(answer, now)
+        self.calls.answer(answer, now, keeps=not self.is_pooled)
         if response.member == "error":
             self._came_to_nothing(call)
 
@@ -338,6 +341,7 @@ class Session:
             case ToBackend(line=line):
                 self.link.tell(line)
             case Failed():
+                self.last_seen = time.monotonic()
                 self.calls.fail(command)
             case Several(lines=lines):
                 for each in lines:
@@ -347,7 +351,7 @@ class Session:
             case Answer():
                 self._answered(command, time.monotonic())
 
-    # --- from its streams and calls (StreamOwner, CallsOwner)
+    # --- from its streams (StreamOwner)
 
     def client_seen(self) -> None:
         self.last_seen = time.monotonic()

@@ -6,9 +6,9 @@ from typing import cast
 
 from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_TIMEOUTS, STDERR_BYTES, Affected, FailureLog
 from app.domain import BackendSpec
+from app.processes._stderr import StderrRing
 from app.processes.endings import Exit
 from app.processes.process import BackendProcess
-from app.processes._stderr import StderrRing
 
 SPEC = BackendSpec("acme", "time", "/bin/time")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -25,7 +25,7 @@ from app.node.parts.processes import Processes, due_to_clients
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.parts.watching import Watched, watch
-from app.sessions.calls import Watchers
+from app.sessions.call_observers import Watchers
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
 from app.sessions.routes import caller_key
