@@ -284,7 +284,7 @@ def measure(watch: Callable[[Work, Connection], dict[str, Found]]) -> dict[str, 
         except BaseException:
             failures.append(traceback.format_exc())
         finally:
-            if url:
+            if url or failures:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with tempfile.TemporaryDirectory() as data, environment(data), contextlib.redirect_stdout(announced):

@@ -34,7 +34,7 @@ class CallParts(NamedTuple):
 
 
 class SessionCalls:
-    """Admits calls, sends those whose turn has come, and tells observers when they are over. Does not know the session."""
+    """Admits calls, sends those whose turn has come, and tells observers when they are over. Knows no session."""
 
     __slots__ = (
         "_exchange", "_gate", "_is_giving_turns", "_link", "_metrics", "_observers", "_own_observers", "_spans",
