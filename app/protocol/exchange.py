@@ -21,6 +21,7 @@ from app.errors import (
     ResponseTooLarge,
 )
 from app.protocol import tolerant
+from app.protocol._notification_rate import NotificationRate
 from app.protocol._running_tasks import RunningTasks, task_id_of
 from app.protocol.commands import (
     NOISE,
@@ -56,7 +57,6 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
-from app.protocol.notification_rate import NotificationRate
 from app.protocol.questions import Questions
 from app.protocol.without_id import may_be_of_a_call
 

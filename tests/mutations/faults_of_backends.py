@@ -5,34 +5,34 @@ from tests.mutations.fault import Fault
 NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
 NOISE = ("tests/processes/test_stderr_noise.py",)
 READ_END = ("tests/processes/test_pipes_read_end.py",)
-FLOOD = ("tests/protocol/test_notification_rate_flood.py",)
+FLOOD = ("tests/protocol/test_framing_flood.py",)
 PROCESS = ("tests/processes/test_process.py",)
 
 FAULTS_OF_BACKENDS = (
     Fault(
         "notifications are told however many come",
-        "app/protocol/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         "if self._count <= PER_SECOND:\n            if self._kept:",
         "if self._count >= 0:\n            if self._kept:",
         NOTIFICATIONS,
     ),
     Fault(
         "of a flood of changes the first is told and the last is not",
-        "app/protocol/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         "        self._kept[change] = message, call\n",
         "        self._kept.setdefault(change, (message, call))\n",
         NOTIFICATIONS,
     ),
     Fault(
         "changes that wait are kept however many they are",
-        "app/protocol/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         " or (len(self._kept) >= MAX_KEPT and not is_known)",
         "",
         NOTIFICATIONS,
     ),
     Fault(
         "a change is told to a subscription that is over",
-        "app/protocol/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         "if call is None or call.gateway_id in running:",
         "if call is None or running is not None:",
         NOTIFICATIONS,
@@ -116,14 +116,14 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a flood drops what answers a question",
-        "app/protocol/notification_rate.py",
+        "app/protocol/framing.py",
         "if head is None or head[1].startswith(_STATES):",
         "if head is None:",
         FLOOD,
     ),
     Fault(
         "a server that answers fast loses notifications",
-        "app/protocol/notification_rate.py",
+        "app/protocol/framing.py",
         "        if self._count <= PER_SECOND:\n            return False\n        key",
         "        key",
         FLOOD,

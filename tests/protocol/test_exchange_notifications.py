@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from app.protocol._notification_rate import MAX_KEPT, MAX_KEPT_BYTES, PER_SECOND
 from app.protocol.commands import Answer, Call, Command, Dropped, Listen, Several, ToStream
 from app.protocol.exchange import Exchange
 from app.protocol.jsonrpc import Request, parse_client
-from app.protocol.notification_rate import MAX_KEPT, MAX_KEPT_BYTES, PER_SECOND
 
 DROPPED = Dropped("notification_rate")
 TOOLS_CHANGED = "notifications/tools/list_changed"

@@ -19,9 +19,9 @@ from app.errors import (
     ShuttingDown,
 )
 from app.limits.overload import Overload, Passed
+from app.protocol._notification_rate import PER_SECOND
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
-from app.protocol.notification_rate import PER_SECOND
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from app.concurrency.loop_share import UNLIMITED, LoopShare
-from app.protocol.notification_rate import spared_bytes
+from app.protocol.framing import spared_bytes
 
 FLOOD_BURST_BYTES, FLOOD_BYTES_PER_S = 16 << 20, 4 << 20  # besides answers, as of a process
 SMALL_BYTES = 64 << 10  # answers up to this size count like other messages
