@@ -22,8 +22,8 @@ from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
 from app.sessions import endings
+from app.sessions._calls import CallParts, SessionCalls
 from app.sessions.call_observers import UNWATCHED, Watchers, observers_of
-from app.sessions.calls import CallParts, SessionCalls
 from app.sessions.loop_pause import HeldLines, StandstillDetector
 from app.sessions.streams.journal import Journal
 from app.sessions.streams.resumption import Resumption

@@ -568,14 +568,14 @@ FAULTS = (
     ),
     Fault(
         "a call has its turn before the session is proved to be ours",
-        "app/sessions/calls.py",
+        "app/sessions/_calls.py",
         "if self._is_giving_turns or self._standstill.is_detected():",
         "if self._is_giving_turns:",
         ("tests/sessions/test_calls.py",),
     ),
     Fault(
         "a call has its turn after its credential has expired",
-        "app/sessions/calls.py",
+        "app/sessions/_calls.py",
         "if call.stream is not Listen.STREAM and is_past(call.stream.expires_at):",
         "if False:",
         ("tests/sessions/test_calls.py",),

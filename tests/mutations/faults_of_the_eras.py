@@ -82,7 +82,7 @@ FAULTS_OF_THE_ERAS = (
     ),
     Fault(
         "a task whose tool has failed counts as a success",
-        "app/sessions/calls.py",
+        "app/sessions/_calls.py",
         'if method == "tools/call" or method == "tasks/result":',
         'if method == "tools/call":',
         ("tests/sessions/test_calls.py",),

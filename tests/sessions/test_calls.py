@@ -24,7 +24,7 @@ from app.protocol.commands import Answer, Failed
 from app.protocol.exchange import MIN_WAITING
 from app.protocol.jsonrpc import Response
 from app.protocol.questions import QUESTION_S
-from app.sessions.calls import error_type_of
+from app.sessions._calls import error_type_of
 from app.sessions.endings import HANDED_OVER, SHUTDOWN, TAKEN_OVER
 from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.registry import SessionRegistry

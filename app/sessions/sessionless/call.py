@@ -40,8 +40,8 @@ from app.protocol.jsonrpc import (
     parse_backend,
     string_of,
 )
+from app.sessions._calls import error_type_of
 from app.sessions.call_observers import asked_now
-from app.sessions.calls import error_type_of
 from app.sessions.sessionless._questions import Question, as_input_request, lacking_for, lacking_mode
 from app.sessions.sessionless.pooled_session import PooledSession
 from app.sessions.streams.streams import EventStream, Reply
