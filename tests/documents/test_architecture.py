@@ -16,7 +16,7 @@ MOST = {"tools/call": 30, "initialize": 85}  # files that a reader has to open t
 @pytest.fixture(scope="module")
 def ran() -> dict[str, list[str]]:
     """The files of app/ in which code ran, by method."""
-    script = [sys.executable, ROOT / "bench/call_cost.py", "--files"]
+    script = [sys.executable, f"{ROOT}/bench/call_cost.py", "--files"]
     found: dict[str, list[str]] = json.loads(subprocess.run(script, capture_output=True, check=True).stdout)
     return found
 
