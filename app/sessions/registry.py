@@ -228,11 +228,11 @@ class SessionRegistry:
             self._on_new(session)
 
     async def connect(self, session: Session) -> None:
-        """Leases the session's process. Raises as `backend` and Session.connect; then the caller closes it."""
-        _, limits = await self._find_backend(*session.spec.key)
+        """Leases the session's process, within its tenant's limits of now. Raises as `backend` and Session.connect:
+        then the caller closes it."""
         try:
             with getting_a_process(self._watchers.tracer, session):
-                await session.connect(self._links, limits)
+                await session.connect(self._links, session.gate.limits)
         except BackendBusy as error:
             error.again_after(max(error.retry_after_s or 0.0, self.overload.retry_after_s()))
             raise

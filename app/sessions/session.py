@@ -101,20 +101,25 @@ class Session:
             BackendError: no process is available.
             SessionNotFound, ShuttingDown, Disabled: the session was closed meanwhile.
         """
+        if self.state is SessionState.CLOSED:
+            raise self._closed_meanwhile()
         if not self._lifecycle.allows(Trigger.CONNECT):
             raise InvalidMessage("the session is initialized already")
         self._lifecycle.follow(Trigger.CONNECT)
         asked_at = time.monotonic()
         lease = await self.link.ask(source, self.spec, limits, self.principal)
         if lease is None:
-            leaves = self._closed_for in endings.LEAVING
-            raise self.refusal or (ShuttingDown() if leaves else endings.later_request(self._closed_for))
+            raise self._closed_meanwhile()
         self._lifecycle.follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
         self.link.attach(lease, self)
         if self.journal is not None:
             self.journal.attach(lease.record if isinstance(lease, RespawningLink) else None)
+
+    def _closed_meanwhile(self) -> GatewayError:
+        leaves = self._closed_for in endings.LEAVING
+        return self.refusal or (ShuttingDown() if leaves else endings.later_request(self._closed_for))
 
     def make_durable(self, journal: Journal) -> Resumption:
         """From now on the journal records everything that another node needs to continue this session."""
