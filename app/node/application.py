@@ -61,7 +61,7 @@ def build_api() -> FastAPI:
     return app
 
 
-def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
+def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     """The Front, with the MCP endpoints in it, and the console and the FastAPI application behind it. `lines` gets the
     lines of ACCESS_LOG=all; the caller closes it."""
     settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
@@ -119,8 +119,8 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     attempts = RateLimiter("console_sign_in", metrics.rate_limited)
     site = Site(app, me_at_once, visitors, by_issuer, attempts, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
-    front = Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares)
-    return Passage(front, visitors, settings.public_url)
+    passage = Passage(visitors, settings.public_url)
+    return Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares, passage)
 
 
 def _visitors(gateway: Gateway) -> ConsoleSessions:
