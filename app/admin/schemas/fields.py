@@ -24,10 +24,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
 from app.auth.policy import is_scope
-from app.domain import NAME_PATTERN
+from app.domain import NAME_PATTERN, Scope
 from app.domain.resources import fields as rules
 from app.domain.resources.fields import MAX_REASON, NAME_SPELLING, Unfit
 from app.domain.resources.members import bare, flat, has_inline, is_declared, without_none
+from app.text.meant import did_you_mean
 
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
 ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
@@ -158,7 +159,7 @@ no_nul, one_line = checked(rules.no_nul), checked(rules.one_line)
 
 def known_scope(text: str) -> str:
     if not is_scope(text):
-        raise PydanticCustomError("scope", "there is no such scope")
+        raise PydanticCustomError("scope", "there is no such scope{near}", {"near": did_you_mean(text, Scope)})
     return text
 
 

@@ -1,6 +1,5 @@
 """Reads files that say what a gateway should have: every error with its file and line, and never a value."""
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from app.cli.files.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
+from app.text.meant import did_you_mean
 from app.text.terminal.text import printable
 
 MAX_FILE_BYTES = 32 << 20
@@ -282,5 +282,4 @@ def _words(kind: str, message: str, name: str, model: object) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return "there is no such member" + (f"; is `{near[0]}` meant?" if near else "")
+    return f"there is no such member{did_you_mean(name, known)}"
