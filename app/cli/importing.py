@@ -11,7 +11,8 @@ from app.cli.database import act_of_user, backend_names, database_here, find_dat
 from app.cli.files.text import read_text
 from app.cli.rest import MOST_BACKENDS, Refused, is_remote, open_rest, segment
 from app.errors import GatewayError
-from app.storage import BackendRepository, Database
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
 from app.text.terminal.progress import Progress
 
 MAX_IMPORT_BYTES = 2**24  # Claude Code keeps what was said in the same file

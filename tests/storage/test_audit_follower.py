@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import StorageUnavailable
-from app.storage import Database, audit_follower
+from app.storage import audit_follower
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act, record
 from app.storage.audit_follower import SETTLED_S, AuditFollower, Window
+from app.storage.engine import Database
 from tests.postgres import empty
 
 only_postgresql = pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)
