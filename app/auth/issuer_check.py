@@ -12,7 +12,7 @@ from app.auth import token_rules as rules
 from app.auth._refusal import CredentialRefused, Finding
 from app.auth._token_form import Sent, shown
 from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, PublicKey, key_url, listed_keys, only_key
-from app.auth.outbound import FetchFailed
+from app.auth.outbound_urls import FetchFailed
 from app.auth.token_rules import Case
 from app.auth.tokens import HMAC, Tokens, granted, holder, key_missing, source_of
 from app.domain import Issuer

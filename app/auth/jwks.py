@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from app.auth.outbound import FetchFailed
+from app.auth.outbound_urls import FetchFailed
 
 REFRESH_S = 300.0  # a key that the issuer removed is good for at most this long while its host answers,
 KEEP_S = 3600.0  # and for this long while it does not

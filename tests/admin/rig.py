@@ -22,7 +22,8 @@ from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
 from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
-from app.auth.outbound import Outbound, Policy
+from app.auth.outbound import Outbound
+from app.auth.outbound_urls import Policy
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.catalog.entries import Decision, Entry

@@ -8,6 +8,7 @@ found exactly once is an error.
 from tests.mutations.fault import Fault
 from tests.mutations.faults_of_administration import FAULTS_OF_ADMINISTRATION
 from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
+from tests.mutations.faults_of_changes import FAULTS_OF_CHANGES
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
 from tests.mutations.faults_of_groups import FAULTS_OF_GROUPS
@@ -611,6 +612,7 @@ FAULTS = (
     *FAULTS_OF_BACKENDS,
     *FAULTS_OF_GROUPS,
     *FAULTS_OF_REGISTRATION,
+    *FAULTS_OF_CHANGES,
     *FAULTS_OF_DIALOGUES,
     *FAULTS_OF_STREAMS,
     *FAULTS_OF_INSPECTIONS,

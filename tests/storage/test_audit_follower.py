@@ -1,4 +1,4 @@
-"""AuditFollower: every act once, in whatever order it becomes visible. Window: the same as arithmetic."""
+"""AuditFollower: every act once, in the order of commits."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from sqlalchemy import text
 
 from app.errors import StorageUnavailable
 from app.storage import audit_follower
-from app.storage.audit import AuditEntry, AuditLog
+from app.storage.audit import AuditEntry, AuditLog, Which
 from app.storage.audit_act import Act, record
-from app.storage.audit_follower import SETTLED_S, AuditFollower, Window
+from app.storage.audit_follower import AuditFollower
 from app.storage.engine import Database
 from tests.postgres import empty
 
@@ -78,27 +77,15 @@ async def test_the_first_act_of_an_empty_trail_is_told(database, look, heard):
     assert (heard.targets, heard.losses) == (["a"], 1)
 
 
-async def test_more_than_a_page_is_told_whole_and_in_order(database, look, heard, monkeypatch):
-    monkeypatch.setattr(audit_follower, "PAGE", 3)
-    await look()
-    names = [f"{number:02}" for number in range(20)]
-    await write(database, *names)
-    await look()
-    await look()
-    assert (heard.targets, heard.losses) == (names, 1)
-
-
 async def test_who_is_too_far_behind_is_told_that_something_is_missing(database, look, heard, monkeypatch):
-    monkeypatch.setattr(audit_follower, "PAGE", 3)
-    monkeypatch.setattr(audit_follower, "MAX_PAGES", 2)
-    monkeypatch.setattr(audit_follower, "FIRST_LOOK", 2)
+    monkeypatch.setattr(audit_follower, "MAX_NEW", 6)
     await look()
     await write(database, *map(str, range(10)))
     await look()
     assert heard.losses == 2
     await write(database, "later")
     await look()
-    assert (heard.targets[-1], heard.losses) == ("later", 2)
+    assert (heard.targets, heard.losses) == (["later"], 2)
 
 
 @only_postgresql  # nobody else can make triggers sleep
@@ -135,41 +122,69 @@ async def test_a_standby_that_lacks_the_last_acts_is_noticed(database, url, look
     assert (heard.targets[-1], heard.losses) == ("c", 2)
 
 
-@only_postgresql  # SQLite has one writer at a time
-async def test_what_becomes_visible_later_than_a_larger_id_is_told_too(database, look, heard):
-    await write(database, "before")
+async def test_what_slow_writers_commit_is_told_in_order_and_nothing_is_lost(database, look, heard):
+    """Each writes its row, which has its number then, and takes its time before it commits."""
+    names, written = [f"{number:02}" for number in range(20)], list[str]()
+
+    async def write_slowly(name: str, before_s: float, after_s: float) -> None:
+        async with database.write() as connection:
+            await anyio.sleep(before_s)
+            await record(connection, act(name))
+            await anyio.sleep(after_s)
+        written.append(name)
+
     await look()
-    async with database.write() as slow:
-        await record(slow, act("slow"))
+    async with anyio.create_task_group() as tasks:
+        for number, name in enumerate(names):
+            tasks.start_soon(write_slowly, name, number % 3 / 100, number % 4 / 100)
+        while len(written) < len(names):
+            await look()
+            await anyio.sleep(0.001)
+    await look()
+    assert sorted(heard.targets) == names
+    stored = await AuditLog(database).list(Which(), limit=100)
+    assert [each.act.target.removeprefix("keys/") for each in reversed(stored)] == heard.targets
+
+
+@only_postgresql  # SQLite has one writer at a time
+async def test_who_writes_second_gets_the_larger_number_and_waits_only_from_row_to_commit(database, look, heard):
+    await look()
+    async with database.write() as slow, anyio.create_task_group() as tasks:
+        await slow.execute(text("SELECT txid_current()"))  # it has begun to write
         await write(database, "quick")
+        await record(slow, act("slow"))
+        tasks.start_soon(write, database, "waits")
+        await anyio.sleep(0.1)
         await look()
         assert heard.targets == ["quick"]
+        await slow.commit()
     await look()
-    assert (heard.targets, heard.losses) == (["quick", "slow"], 1)
+    assert heard.targets == ["quick", "slow", "waits"]
 
 
 @only_postgresql
-async def test_what_was_being_written_at_the_start_is_told(database, look, heard):
-    await write(database, "before")
-    async with database.write() as slow:
-        await record(slow, act("slow"))
-        await write(database, "quick")
-        await look()
+async def test_a_writer_that_stands_still_is_thrown_out_before_others_give_up(database, look, heard):
     await look()
-    assert heard.targets == ["slow"]
+    with pytest.raises(StorageUnavailable):  # noqa: PT012 - the end of the block is what fails
+        async with database.write() as still:
+            await record(still, act("still"))
+            await write(database, "waits")
+            await record(still, act("more"))
+    await look()
+    assert heard.targets == ["waits"]
 
 
 async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypatch):
     monkeypatch.setattr(audit_follower, "POLL_S", 0.01)
     follower, is_away = AuditFollower(database), True
-    read = follower._read
+    after = follower._after
 
-    async def sometimes(floor: int) -> list[AuditEntry]:
+    async def sometimes(last: Sequence[AuditEntry]) -> Sequence[AuditEntry] | None:
         if is_away:
             raise StorageUnavailable
-        return await read(floor)
+        return await after(last)
 
-    monkeypatch.setattr(follower, "_read", sometimes)
+    monkeypatch.setattr(follower, "_after", sometimes)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(follower.run, heard.entries, heard.loss)
         with anyio.fail_after(20):
@@ -181,33 +196,6 @@ async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypat
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
     assert (heard.targets, heard.losses) == (["a"], 1)
-
-
-# --- pure
-
-
-@given(st.data())
-def test_whatever_the_order_in_which_ids_become_visible_each_is_new_once(data):
-    """Each id is visible at most SETTLED_S after a larger one was."""
-    now, window, told = 0.0, Window({}, 0.0), list[int]()
-    ids = list(range(1, data.draw(st.integers(1, 40)) + 1))
-    written = {each: each + data.draw(st.floats(0, SETTLED_S - 0.5)) for each in ids}  # one second apart, commits later
-    while now < len(ids) + 2 * SETTLED_S:
-        now += data.draw(st.floats(0.1, 30.0))
-        visible = [each for each in ids if written[each] <= now and each >= window.floor]
-        assert not window.floor or window.floor in visible
-        told += window.new(dict.fromkeys(visible, AT))
-        window.settle(now, now)
-    assert sorted(told) == ids
-
-
-def test_a_window_does_not_grow_for_ever():
-    window = Window(dict.fromkeys([1, 2], AT), 0.0)
-    for number in range(3, 10_000):
-        window.new(dict.fromkeys(range(window.floor, number), AT))
-        window.settle(float(number), float(number))
-    assert len(window._seen) <= SETTLED_S + 2
-    assert len(window._marks) <= SETTLED_S + 2
 
 
 async def test_what_could_not_be_carried_out_is_not_taken_for_told(database, heard, monkeypatch):

@@ -30,7 +30,7 @@ from app.admin.idempotency import ONCE
 from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.admin.schemas.sandbox import SandboxAnswer
 from app.admin.schemas.selection import SELECTION, selection_members
-from app.auth.outbound import UrlRefused
+from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
