@@ -1,11 +1,11 @@
 """The commands `serve`, `migrate` and `doctor`."""
 
 import argparse
-import gc
 import os
 
 from app.cli import doctor
 from app.cli.database import database_here, say_which, settings_only_read
+from app.cli.usage.later import importing
 from app.errors import SettingsError
 from app.node.fleet import serve_nodes
 from app.settings.settings import Settings
@@ -18,13 +18,10 @@ def run_nodes(options: argparse.Namespace) -> int:
     settings = Settings.from_env(os.environ, data_dir=options.data_dir, host=options.host, port=options.port)
     if options.nodes is not None:
         return serve_nodes(settings, options.nodes, demo=options.demo)
-    # What is imported stays: the garbage collector would look through it again and again, a fifth of the time.
-    gc.disable()
     # Here, because the web framework takes half a second to import and no other command needs it.
-    from app.node.serve import serve  # noqa: PLC0415
+    with importing():
+        from app.node.serve import serve  # noqa: PLC0415
 
-    gc.freeze()
-    gc.enable()
     return serve(settings, demo=options.demo, member=options.member)
 
 

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from app.admin.schemas.declared import patches, shows
 from app.admin.schemas.fields import Answer, Strict, no_nul
 from app.domain import Guarantee, Network, ProcessLimits, Sandbox
-from app.jail.sandbox.needs import NEVER, OWN_IN_EVERY_SANDBOX
+from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
 
 MAX_PATHS = 64
 
