@@ -159,7 +159,7 @@ def _add_machine_commands(commands: Commands) -> None:
     _command(verbs, "accept", "app.cli.keys.accept_secret_key", "record that SECRET_KEY was changed on purpose")
 
     text = "show what works on this machine, and what is missing"
-    doctor = _command(commands, "doctor", "app.cli.node.examine_machine", text)
+    doctor = _command(commands, "doctor", "app.cli.doctor.examination.examine_machine", text)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
 
     text = "list the homes of the tenants' backends on this machine"
