@@ -11,8 +11,7 @@ from app.admin.schemas.declared import Schemas, patches, shows
 from app.admin.schemas.fields import Answer, Name, Reason, Spelled, Strict, SwitchPatch, Title, no_nul
 from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
 from app.domain import BackendSpec, Member, Timeouts, Toolset
-from app.protocol.toolset.names import MAX_NAME
-from app.protocol.toolset.searching import FEW_TOOLS
+from app.protocol.toolset.names import FEW_TOOLS, MAX_NAME
 
 MAX_MEMBERS = 100
 

@@ -1,9 +1,10 @@
-"""The names under which a member's tools and prompts are shown."""
+"""The names under which a member's tools and prompts are shown, and with how many of them a list is short."""
 
 import hashlib
 import re
 from collections.abc import Iterable
 
+FEW_TOOLS = 20  # with which a list is better than a search
 MAX_NAME = 64  # clients refuse longer names of tools, or cut them
 _DIGEST = 6
 
