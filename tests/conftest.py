@@ -67,11 +67,13 @@ def _is_real(item: pytest.Item) -> bool:
 
 def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
     """Whether it stands in one of these folders or files of tests/."""
-    return any(_where(item) == place or _where(item).startswith(f"{place}/") for place in places)
+    where = _where(item.path)
+    return any(where == place or where.startswith(f"{place}/") for place in places)
 
 
-def _where(item: pytest.Item) -> str:
-    return item.path.relative_to(ROOT / "tests").as_posix()
+@cache  # asked several times for each of ten thousand tests
+def _where(path: Path) -> str:
+    return path.relative_to(ROOT / "tests").as_posix()
 
 
 def _missing_for(item: pytest.Item) -> str | None:
@@ -121,7 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _is_real(item):
             item.add_marker(pytest.mark.real)
-        if is_long(_where(item), getattr(item, "originalname", item.name)):
+        if is_long(_where(item.path), getattr(item, "originalname", item.name)):
             item.add_marker(pytest.mark.long)
         if reason := _missing_for(item):
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -33,7 +33,7 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
                 failed[name] = "is reached by URL: import it at a gateway, with --url or TRUNKLINE_URL"
                 continue
             try:
-                spec = body.spec(options.tenant)
+                spec = body.value(tenant=options.tenant)
                 changes = changes_of_backend(None, spec)
                 act = act_of_user(options.tenant, "backend.create", f"backends/{name}", changes=changes)
                 await repository.create(options.tenant, spec, act=act)

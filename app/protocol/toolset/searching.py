@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app.domain.resources.backends import FEW_TOOLS
 from app.protocol.jsonrpc import Params, Request, encode, encoded, members_of, object_in, result_response, string_of
 from app.protocol.search.learned import Learned
 from app.protocol.search.patterns import Patterns
 from app.protocol.search.recent_query import RecentQuery
 from app.protocol.toolset.listing import ToolsetListing
-from app.protocol.toolset.names import FEW_TOOLS
 
 FIND, CALL = "find_tools", "call_tool"
 DEFAULT_LIMIT, MAX_LIMIT = 5, 20

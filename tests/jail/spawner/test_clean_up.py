@@ -58,14 +58,14 @@ async def family(client: SpawnerClient, *kinds: str, confinement: Confinement | 
 
 
 @pytest.mark.parametrize("has_groups", [True, False])
-async def test_twenty_dead_spawners_leave_no_process_and_take_nobody_elses(client, restarts, roots, has_groups):
+async def test_dead_spawners_leave_no_process_and_take_nobody_elses(client, restarts, roots, has_groups, pytestconfig):
     if has_groups and "unified" not in roots.directories and "freezer" not in roots.directories:
         pytest.skip(f"no control groups: {roots.missing}")
     confinement: Confinement = {"cgroup": roots.cgroup("acme", ProcessLimits())} if has_groups else {}
     other = SpawnerClient()
     await other.start()
     bystander, its = await family(other)
-    for _ in range(20):
+    for _ in range(20 if pytestconfig.getoption("long") else 4):
         some = [await family(client, *KINDS, *["stranger"] * has_groups, confinement=confinement) for _ in range(3)]
         descriptors = watch(*(pid for _, pids in some for pid in pids))
         await kill_spawner(client, restarts)

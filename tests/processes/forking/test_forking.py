@@ -208,49 +208,50 @@ async def test_what_forks_would_share_makes_a_template_unfit(running, tmp_path, 
     await eventually(lambda: not running.supervisor.processes)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import os; place = os.environ['HOME']",
-        "import os; variables = dict(os.environ)",
-        "import os; here = os.getcwd()",
-        "import secrets; token = secrets.token_hex()",
-        "import os; token = os.getrandom(8)",
-        "token = open('/dev/urandom', 'rb', 0).read(8)",
-        "import os; f = os.open('/dev/urandom', os.O_RDONLY); token = os.read(f, 8); os.close(f)",
-        "import pathlib\nwith pathlib.Path('/dev/urandom').open('rb') as f: token = f.read(8)",
-        "import io; f = io.FileIO('/dev/urandom'); token = f.read(8); f.close()",
-        "import io; f = io.open_code('/dev/../dev/random'); token = f.read(8); f.close()",
-        "import os; d = os.open('/dev', os.O_PATH); os.close(os.open('urandom', 0, dir_fd=d)); os.close(d)",
-        "from posix import urandom; token = urandom(8)",
-        "from posix import getrandom; token = getrandom(8)",
-        "token = open('/proc/sys/kernel/random/uuid').read()",
-        "import os; os.symlink('/dev/urandom', 'name'); token = open('name', 'rb', 0).read(8); os.remove('name')",
-        "import _ssl; token = _ssl.RAND_bytes(8)",
-        "import _uuid; token = _uuid.generate_time_safe()",
-        "import ctypes; ctypes.CDLL(None).getrandom(ctypes.create_string_buffer(8), 8, 0)",
-        "import ctypes; ctypes.CDLL(None).syscall(318, ctypes.create_string_buffer(8), 8, 0)",
-        "import random; token = random.getrandbits(64)",
-        "import random; random.seed(7)",
-        "from random import Random; token = Random().random()",
-        "import uuid; token = uuid.uuid1()",
-        "import ssl; token = ssl.RAND_bytes(8)",
-        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-        "import socket; ends = socket.socketpair()",
-        "from tempfile import mkdtemp; place = mkdtemp()",
-    ],
-)
-async def test_modules_that_ask_for_what_is_a_session_s_are_left_to_it(running, tmp_path, code):
-    spec = program(tmp_path, SERVER + "import harmless, helper\nserve(lambda text: eval(text))\n")
-    (tmp_path / "program/helper.py").write_text(code)
-    (tmp_path / "program/harmless.py").write_text("import os; pid = os.getpid()")
+OF_A_SESSION = [
+    "import os; place = os.environ['HOME']",
+    "import os; variables = dict(os.environ)",
+    "import os; here = os.getcwd()",
+    "import secrets; token = secrets.token_hex()",
+    "import os; token = os.getrandom(8)",
+    "token = open('/dev/urandom', 'rb', 0).read(8)",
+    "import os; f = os.open('/dev/urandom', os.O_RDONLY); token = os.read(f, 8); os.close(f)",
+    "import pathlib\nwith pathlib.Path('/dev/urandom').open('rb') as f: token = f.read(8)",
+    "import io; f = io.FileIO('/dev/urandom'); token = f.read(8); f.close()",
+    "import io; f = io.open_code('/dev/../dev/random'); token = f.read(8); f.close()",
+    "import os; d = os.open('/dev', os.O_PATH); os.close(os.open('urandom', 0, dir_fd=d)); os.close(d)",
+    "from posix import urandom; token = urandom(8)",
+    "from posix import getrandom; token = getrandom(8)",
+    "token = open('/proc/sys/kernel/random/uuid').read()",
+    "import os; os.symlink('/dev/urandom', 'name'); token = open('name', 'rb', 0).read(8); os.remove('name')",
+    "import _ssl; token = _ssl.RAND_bytes(8)",
+    "import _uuid; token = _uuid.generate_time_safe()",
+    "import ctypes; ctypes.CDLL(None).getrandom(ctypes.create_string_buffer(8), 8, 0)",
+    "import ctypes; ctypes.CDLL(None).syscall(318, ctypes.create_string_buffer(8), 8, 0)",
+    "import random; token = random.getrandbits(64)",
+    "import random; random.seed(7)",
+    "from random import Random; token = Random().random()",
+    "import uuid; token = uuid.uuid1()",
+    "import ssl; token = ssl.RAND_bytes(8)",
+    "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "import socket; ends = socket.socketpair()",
+    "from tempfile import mkdtemp; place = mkdtemp()",
+]
+
+
+async def test_modules_that_ask_for_what_is_a_session_s_are_left_to_it(running, tmp_path):
+    helpers = {f"helper_{number}": code for number, code in enumerate(OF_A_SESSION)}
+    spec = program(tmp_path, SERVER + f"import harmless, {', '.join(helpers)}\nserve(lambda text: eval(text))\n")
+    for name, code in {**helpers, "harmless": "import os; pid = os.getpid()"}.items():
+        (tmp_path / f"program/{name}.py").write_text(code)
     process, listener = await forked(running, spec)
     (template,) = running.supervisor.forking.templates
-    assert template.skipped == {"helper"}
+    assert [code for name, code in helpers.items() if name not in template.skipped] == []
+    assert template.skipped == set(helpers)
     assert await value(process, listener, "[harmless.pid, __import__('os').getpid()]") == [
         template.process.pid, process.pid,
     ]  # fmt: skip
-    assert await value(process, listener, "helper.__name__") == "helper"
+    assert await value(process, listener, "helper_0.__name__") == "helper_0"
 
 
 async def test_a_variable_that_names_the_home_is_of_each_fork(running, tmp_path):
