@@ -28,7 +28,7 @@ from app.admin.audit_changes import changes_of_backend
 from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
 from app.admin.schemas.backends import BackendAnswer, BackendBody, BackendPatch, StoredBackend
-from app.auth.outbound import UrlRefused
+from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps

@@ -9,7 +9,7 @@ from app.admin.schemas.declared import DeclaredBody, part, patches, shows
 from app.admin.schemas.fields import Answer, Strict, no_nul
 from app.domain import ProcessLimits, Sandbox
 from app.domain.resources.backends import can_be_kept
-from app.jail.sandbox.needs import NEVER, OWN_IN_EVERY_SANDBOX
+from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
 
 MAX_PATHS = 64
 

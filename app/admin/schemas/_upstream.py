@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.fields import no_nul
-from app.auth.outbound import UrlRefused, parse_url
+from app.auth.outbound_urls import UrlRefused, parse_url
 from app.backends.upstreams.requests import is_free, is_value
 
 MAX_HEADERS = 32
