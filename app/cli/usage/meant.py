@@ -61,5 +61,5 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += did_you_mean(str(value), map(str, action.choices or ()))
-            raise
+            near = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, error.message + near) from None
