@@ -133,6 +133,9 @@ def field_of(declared: Any) -> Any:
     kind, marks = bare(declared)
     found = list[Any]()
     for each in marks:
+        if isinstance(each, str):
+            found.append(Field(description=each))
+            continue
         if not isinstance(each, Meta):
             found.append(AfterValidator(checked(each)))
             continue
