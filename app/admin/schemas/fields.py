@@ -16,7 +16,6 @@ from pydantic import (
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     PrivateAttr,
-    StringConstraints,
     ValidationError,
     model_validator,
 )
@@ -26,7 +25,7 @@ from pydantic_core import PydanticCustomError, core_schema
 from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN, Scope
 from app.domain.resources import fields as rules
-from app.domain.resources.fields import MAX_REASON, NAME_SPELLING, Unfit
+from app.domain.resources.fields import NAME_SPELLING, Unfit
 from app.domain.resources.members import bare, flat, has_inline, is_declared, without_none
 from app.text.meant import did_you_mean
 
@@ -169,19 +168,8 @@ def known_scope(text: str) -> str:
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
 SpelledAsName = Spelled(NAME_PATTERN, NAME_SPELLING)
-Name = Annotated[str, SpelledAsName, Field(description="Lower-case letters, digits, `-`.")]
-Title = Annotated[
-    str,
-    StringConstraints(max_length=200),
-    AfterValidator(one_line),
-    Field(description="What people see instead of the name."),
-]
-Reason = Annotated[
-    str,
-    StringConstraints(max_length=MAX_REASON),
-    AfterValidator(one_line),
-    Field(description="Why it is switched off, in one line; its callers see it. Removed when it is switched on."),
-]
+Name: Any = field_of(rules.Name)
+Reason: Any = field_of(rules.Reason)
 
 
 class SwitchPatch(Strict):

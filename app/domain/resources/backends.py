@@ -169,11 +169,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A backend of the same tenant in a toolset, and which of its tools are shown there. `prefix` is that of names of
-    tools and prompts."""
+    """A backend of the same tenant in a toolset, and which of its tools are shown there."""
 
     backend: Name
-    prefix: str
+    prefix: Annotated[
+        str,
+        Meta(max_length=32, pattern=r"^[A-Za-z0-9_-]*$", extra={"spelling": "letters, digits, `_` and `-`"}),
+        "Before the names of its tools and prompts, so that those of two members differ.",
+    ]
     selection: Selection = field(default_factory=Selection, metadata=INLINE)
 
 
