@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from app.admin.schemas.fields import ELSEWHERE
+from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
-from app.cli.files.kinds import KINDS, Kind, TenantMembers
+from app.cli.files.kinds import KINDS, Kind
 from app.cli.files.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name

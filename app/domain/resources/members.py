@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -34,6 +34,13 @@ class DeclaredMember:
     is_sent: bool
     is_stored: bool
     is_inline: bool
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are texts."""
+        kind = bare(self.kind)[0]
+        kind = bare(without_none(kind) or kind)[0]
+        return kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str))
 
 
 @_once
