@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.backends._backend_stock import BackendStock
+from app.backends._backend_stock import BackendStock, Held, Lease
 from app.backends._breaker import Breaker
-from app.backends._lease import Held, Lease
 from app.backends._waiting_callers import WaitingCallers
 from app.backends.failures import FailureLog
 from app.errors import BackendExited, BackendUnavailable, GatewayError

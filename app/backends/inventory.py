@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.backends import _plan as plan
-from app.backends._backend_stock import BackendStock
-from app.backends._lease import Held
+from app.backends._backend_stock import BackendStock, Held
 from app.processes.process import BackendProcess
 
 

@@ -164,7 +164,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a session is frozen to free its process, which it keeps",
         "app/sessions/parking.py",
-        'return rests_as(session.spec) == "parked" and self.park(session, now)',
+        'return session.spec.rests_as == "parked" and self.park(session, now)',
         "return self.park(session, now)",
         FREEZING,
     ),
