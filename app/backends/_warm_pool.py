@@ -12,11 +12,10 @@ from typing import Any, Self
 import anyio
 import anyio.abc
 
-from app.backends._backend_stock import BackendStock, Held
 from app.backends._early_deaths import EarlyDeaths
 from app.backends._plan import PlanTimer
 from app.backends._warm_estimate import WHYS, Why
-from app.backends.inventory import Inventory
+from app.backends.inventory import BackendStock, Held, Inventory
 from app.domain import BackendSpec
 from app.errors import BackendExited, GatewayError
 from app.processes.process import BackendProcess

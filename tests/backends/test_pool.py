@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from app.backends import _plan as plan
-from app.backends._backend_stock import Lease
+from app.backends.inventory import Lease
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
 from app.processes.process import ProcessState

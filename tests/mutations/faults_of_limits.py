@@ -219,7 +219,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a changed backend is not asked for idle sessions",
-        "app/backends/_backend_stock.py",
+        "app/backends/inventory.py",
         "self.spec, self.is_forgotten, self.reclaim_at = spec, False, 0.0",
         "self.spec, self.is_forgotten = spec, False",
         POOL,
