@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
 
+from app.cluster.node_status.listing import newest_first
 from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
 
@@ -67,6 +68,9 @@ class InspectionView:
     @property
     def opened_at(self) -> datetime:
         return moment(self.about.opened_at)
+
+    def position(self, _sort: str) -> str:
+        return newest_first(self.about.opened_at, self.about.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class NodeOverview:
         """As `process_restart.restart`."""
         return restart(self._id, self._registry, self._pool, self._supervisor, tenant, process)
 
-    def use(self, window: Window) -> Listing[TenantUse]:
+    def use(self, _tenant: str | None, window: Window) -> Listing[TenantUse]:
         """What each tenant uses: the first MAX_TENANTS tenants."""
         self._supervisor.watch()
         gates = {tenant: gate for tenant, gate in self._registry.gates if gate.sessions}

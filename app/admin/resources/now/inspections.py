@@ -15,8 +15,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin._paging import AskedPage, RunningPage
+from app.admin._paging import AskedNewest
 from app.admin._route import ResourceRouter
+from app.admin._view import add_list
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import find_backend
@@ -28,9 +29,8 @@ from app.cluster.node_status.inspection_views import (
     InspectionView,
     Seen,
     moment,
-    views_together,
 )
-from app.cluster.node_status.listing import Window, newest_first
+from app.cluster.node_status.listing import Window
 from app.cluster.node_status.questions import (
     CLOSE_INSPECTION,
     CONFIRM_INSPECTION,
@@ -40,7 +40,7 @@ from app.cluster.node_status.questions import (
     INSPECTIONS,
     SESSIONS,
 )
-from app.domain import Scope
+from app.domain import Scope, views
 from app.errors import (
     BackendNotFound,
     Conflict,
@@ -200,14 +200,7 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
     return InspectionAnswer.of(view)
 
 
-@router.get("/inspections")
-async def list_inspections(access: MayRead, asked: AskedPage) -> RunningPage[InspectionAnswer]:
-    """The open inspections of a tenant's sessions on all nodes, and the last ones that have ended, newest first: who
-    has opened them, and why. The audit trail has all of them (`action=inspection.*`)."""
-    found = await access.admin.node.ask(INSPECTIONS, access.tenant)
-    every = sorted(views_together(found.rows), key=_position)
-    page = asked.of_all(every, _position, InspectionAnswer.of)
-    return RunningPage(**dict(page), total=len(every), silent_nodes=list(found.silent))
+add_list(router, views.INSPECTIONS, INSPECTIONS, InspectionAnswer, asked=AskedNewest)
 
 
 @router.get("/inspections/{inspection}")
@@ -366,10 +359,6 @@ async def seen(access: Access, inspection: str, after: int, limit: int) -> Seen:
     if found is None:
         raise await _not_found(access, inspection)
     return found
-
-
-def _position(view: InspectionView) -> str:
-    return newest_first(view.about.opened_at, view.about.id)
 
 
 async def _not_found(access: Access, inspection: str) -> NotFound:
