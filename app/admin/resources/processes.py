@@ -1,10 +1,10 @@
 """…/processes, of one tenant: the processes of its backends, and their stderr."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from app.admin._paging import AskedWindow, WindowQuery
 from app.admin._route import ResourceRouter
@@ -13,6 +13,7 @@ from app.admin.context import MayManage
 from app.admin.idempotency import ONCE
 from app.admin.schemas.rows import answer_of
 from app.cluster.node_status.listing import Window
+from app.cluster.node_status.process_restart import Restarted
 from app.cluster.node_status.questions import PROCESSES, RESTART_PROCESS, STDERR
 from app.cluster.node_status.views import ProcessView
 from app.domain import views
@@ -27,19 +28,6 @@ router = ResourceRouter(tags=["processes"])
 ProcessId = Annotated[str, Path(description="The process's id as the list shows it; not its pid.")]
 OneProcess = Annotated[str, Query(max_length=64, description="Only the one with this id.")]
 Lines = Annotated[int, Query(ge=1, le=MAX_LINES, description="How many of the last lines.")]
-
-
-class RestartAnswer(BaseModel):
-    """What has become of the process and of its sessions."""
-
-    process: str
-    backend: str
-    node: str
-    was: str = Field(description="Its state before; `template`: it served nobody, and others were forked from it.")
-    sessions_ended: int = Field(description="Of a backend with `recovery: end`: their clients open new ones.")
-    sessions_going_on: int = Field(
-        description="With `recovery: respawn`: they get another process. Calls under way fail, and are not run again."
-    )
 
 
 class StderrAnswer(BaseModel):
@@ -61,8 +49,11 @@ add_list(
 )
 
 
-@router.post("/processes/{process}:restart", dependencies=[ONCE], responses=responses(409))
-async def restart_process(access: MayManage, process: ProcessId) -> RestartAnswer:
+_Restarted: Any = answer_of(Restarted, "RestartAnswer")
+
+
+@router.post("/processes/{process}:restart", dependencies=[ONCE], responses=responses(409), response_model=_Restarted)
+async def restart_process(access: MayManage, process: ProcessId) -> Any:
     """Stops one process, on whatever node it is; the next one starts when it is needed, at once if it was warm. The
     answer says what becomes of its sessions. No call runs twice."""
     node = access.admin.node
@@ -73,14 +64,7 @@ async def restart_process(access: MayManage, process: ProcessId) -> RestartAnswe
     restarted = await node.ask(RESTART_PROCESS, access.tenant, process)
     if restarted is None:
         raise NotFound("Process not found")
-    return RestartAnswer(
-        process=restarted.process,
-        backend=restarted.backend,
-        node=restarted.node,
-        was=restarted.was,
-        sessions_ended=restarted.ended,
-        sessions_going_on=restarted.going_on,
-    )
+    return _Restarted.of(restarted)
 
 
 @router.get("/processes/{process}/stderr")
