@@ -4,18 +4,21 @@ within seconds from the audit trail, which also has changes by the command line 
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 
 from app.cluster.node_status.change_effects import ChangeEffects, Identity, Key
 from app.cluster.reconcile import Reconciler
 from app.cluster.routing.notice import RESYNC, Kind, Notice, Once, Way
-from app.cluster.routing.notices import Notices
 from app.domain import KEY_ISSUER, BackendSpec, Tenant
 from app.errors import Disabled
 from app.storage.audit import AuditEntry
 from app.storage.audit_act import Act
 from app.storage.audit_follower import AuditFollower
+
+if TYPE_CHECKING:
+    from app.cluster.routing.notices import Notices
 
 COMMAND_LINE = "cli"  # the issuer of acts without a notice, because no node made them
 
@@ -72,7 +75,7 @@ class ChangePropagation:
         local: ChangeEffects,
         reconciler: Reconciler,
         follower: AuditFollower,
-        notices: Notices | None = None,
+        notices: "Notices | None" = None,
         on_leaving: Callable[[str], None] = lambda node: None,
     ) -> None:
         self._local, self._reconciler, self._follower, self._notices = local, reconciler, follower, notices

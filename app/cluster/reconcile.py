@@ -13,9 +13,11 @@ from app.cluster.node_status.change_effects import ChangeEffects, Identity
 from app.cluster.routing.notice import RESYNC, Kind, Notice
 from app.domain import KEY_ISSUER, BackendSpec, is_name
 from app.errors import GatewayError, NotFound
-from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
+from app.storage.backends import BackendRepository
+from app.storage.tenants import TenantRepository
 
 MAX_DUE = 1000  # above it everything is looked up again, which is less work
 RETRY_S = 0.5

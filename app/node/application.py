@@ -9,7 +9,7 @@ from app import __version__
 from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.resources.me import me_at_once
-from app.admin.router import build_router
+from app.admin.router import PREFIX, build_router
 from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
@@ -54,14 +54,15 @@ def build_api() -> FastAPI:
         redirect_slashes=False,
     )
     problems.install(app)
-    app.include_router(build_router())
+    # With a prefix FastAPI takes the routes as they are; without one it makes all of them, to see that none is empty.
+    app.include_router(build_router(), prefix=PREFIX)
     app.include_router(health.router)
     app.include_router(resource_metadata.router)
     app.include_router(registries.router)
     return app
 
 
-def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
+def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     """The Front, with the MCP endpoints in it, and the console and the FastAPI application behind it. `lines` gets the
     lines of ACCESS_LOG=all; the caller closes it."""
     settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
@@ -119,8 +120,8 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     attempts = RateLimiter("console_sign_in", metrics.rate_limited)
     site = Site(app, me_at_once, visitors, by_issuer, attempts, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
-    front = Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares)
-    return Passage(front, visitors, settings.public_url)
+    passage = Passage(visitors, settings.public_url)
+    return Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares, passage)
 
 
 def _visitors(gateway: Gateway) -> ConsoleSessions:

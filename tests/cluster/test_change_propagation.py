@@ -15,7 +15,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app import cli
-from app.auth import ApiKeys, Authenticator, KeyMaker
+from app.auth.api_keys import ApiKeys, KeyMaker
+from app.auth.authenticator import Authenticator
 from app.auth.sealing import Sealer
 from app.backends.catalog.knowledge import Knowledge
 from app.backends.connections.toolsets import Toolsets
@@ -34,13 +35,17 @@ from app.limits.tenant_budgets import TenantBudgets
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository, audit_follower
+from app.storage import audit_follower
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import PrincipalOff, SwitchRepository
 from app.storage.audit import AuditEntry, AuditLog
 from app.storage.audit_act import Act
 from app.storage.audit_follower import POLL_S, AuditFollower
+from app.storage.backends import BackendRepository
 from app.storage.declared import StoredRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from app.telemetry.call_history.history import CallHistory
 from app.telemetry.metrics import Metrics
 from tests.backends.upstreams.rig import make_upstreams

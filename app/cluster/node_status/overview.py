@@ -41,7 +41,7 @@ from app.jail.sandbox.report import SandboxView
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
-from app.sessions.call_notes import program_of
+from app.sessions.call_observers import program_of
 from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
