@@ -3,6 +3,7 @@
     .venv/bin/python bench/call_cost.py            # prints the counts beside those of bench/call_cost.json
     .venv/bin/python bench/call_cost.py --check    # exits with 1 if a call has become 10 % dearer: scripts/check
     .venv/bin/python bench/call_cost.py --write    # keeps the counts of this version of Python as the new measure
+    .venv/bin/python bench/call_cost.py --files    # prints in which files of app/ a call and an opening run code
 
 Runs a node in this process, with a backend process and a client over sockets, and counts on the node's thread what it
 executes between a request and the next: bytecode instructions, and calls of functions that are written in C (what those
@@ -30,7 +31,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +43,7 @@ KEPT = ROOT / "bench/call_cost.json"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 DEARER = 1.1
 CALLS = 60  # counted, of each kind, for each of the two counts
+ROUNDS = 8
 WARM_UP = 40  # caches are filled, specialised instructions are in place
 QUIET_S = 0.002  # without work of the node's thread: the call has been dealt with to its end
 WITHIN_S = 60.0
@@ -52,18 +54,27 @@ ENVELOPE = {
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
 }
 Counts = dict[str, int]
+Found = TypeVar("Found")
 
 
 class Work:
-    """Counts what the thread that calls `watch` executes while `counting` is set."""
+    """Counts what the thread that calls `watch` executes while `counting` is set, and the Python functions of threads
+    that are started later."""
 
     def __init__(self) -> None:
-        self.instructions = self.c_calls = 0
+        self.instructions = self.c_calls = self.functions = 0
+        self.files: set[str] = set()  # of the functions that were counted
         self.counting = ""
 
     def watch(self) -> None:
         sys.settrace(self._called)
+        threading.setprofile(self._entered)
         sys.setprofile(self._profiled)
+
+    def end(self) -> None:
+        sys.settrace(None)
+        threading.setprofile(None)
+        sys.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         if self.counting != "instructions":
@@ -79,6 +90,12 @@ class Work:
     def _profiled(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "c_call" and self.counting == "c_calls":
             self.c_calls += 1
+        self._entered(frame, event, arg)
+
+    def _entered(self, frame: FrameType, event: str, arg: object) -> None:
+        if event == "call" and self.counting == "functions":
+            self.functions += 1
+            self.files.add(frame.f_code.co_filename)
 
     def count(self, what: str, act: Callable[[], object]) -> int:
         """Of one `act` of another thread, until the watched one has nothing to do any more."""
@@ -125,6 +142,15 @@ class Connection:
         return chunk
 
 
+def opened(connection: Connection, path: str) -> dict[str, str]:
+    """What `initialize` answers: the headers of all later requests of its session."""
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    request = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    head, _ = connection.ask("POST", path, request)
+    found = next(line for line in head.splitlines() if line.lower().startswith("mcp-session-id:"))
+    return {"Mcp-Session-Id": found.partition(":")[2].strip(), "MCP-Protocol-Version": "2025-11-25"}
+
+
 class Caller:
     """Calls `echo` at one address, in a session of its own or without one."""
 
@@ -135,17 +161,10 @@ class Caller:
             params["_meta"] = ENVELOPE
             self._headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool}
         else:
-            self._headers = self._opened()
+            self._headers = opened(connection, path)
+            ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            connection.ask("POST", path, ready, self._headers)
         self._body = {"jsonrpc": "2.0", "id": 17, "method": "tools/call", "params": params}
-
-    def _opened(self) -> dict[str, str]:
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-        request = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
-        head, _ = self._connection.ask("POST", self._path, request)
-        found = next(line for line in head.splitlines() if line.lower().startswith("mcp-session-id:"))
-        headers = {"Mcp-Session-Id": found.partition(":")[2].strip(), "MCP-Protocol-Version": "2025-11-25"}
-        self._connection.ask("POST", self._path, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
-        return headers
 
     def call(self) -> None:
         _, answer = self._connection.ask("POST", self._path, self._body, self._headers)
@@ -174,6 +193,32 @@ def counted(work: Work, caller: Caller) -> Counts:
     if not counts["instructions"]:  # Python 3.12 does not tell of those of frames that have begun
         del counts["instructions"]
     return {**counts, "garbage": garbage_of(caller.call)}
+
+
+def files_of(work: Work, act: Callable[[], object]) -> list[str]:
+    """The files of app/ in which each of several `act` runs code: timers that fall into some of them are left out."""
+    always: set[str] | None = None
+    for _ in range(ROUNDS):
+        work.files.clear()
+        work.count("functions", act)
+        always = work.files & always if always is not None else set(work.files)
+    root = f"{ROOT}/app/"
+    return sorted(each.removeprefix(root) for each in always or () if each.startswith(root))
+
+
+def files(work: Work, connection: Connection) -> dict[str, list[str]]:
+    call = callers(connection)["a session"]().call
+    for _ in range(WARM_UP):
+        call()
+    return {
+        "tools/call": files_of(work, call),
+        "initialize": files_of(work, lambda: opened(connection, "/t/bench/echo/mcp")),
+    }
+
+
+def counts(work: Work, connection: Connection) -> dict[str, Counts]:
+    """By kind of call."""
+    return {kind: counted(work, make()) for kind, make in callers(connection).items()}
 
 
 def callers(connection: Connection) -> dict[str, Callable[[], Caller]]:
@@ -221,9 +266,9 @@ def environment(data: str) -> Iterator[None]:
     yield
 
 
-def measure() -> dict[str, Counts]:
-    """By kind of call."""
-    found: dict[str, Counts] = {}
+def measure(watch: Callable[[Work, Connection], dict[str, Found]]) -> dict[str, Found]:
+    """What `watch` finds of a node that runs meanwhile."""
+    found: dict[str, Found] = {}
     failures: list[str] = []
     work, announced = Work(), Announced()
 
@@ -235,13 +280,11 @@ def measure() -> dict[str, Counts]:
                 return
             words = ["keys", "create", "--tenant", "default", "--scope", "platform:admin", "--json"]
             done = subprocess.run([sys.executable, "-m", "app", *words], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-            connection = Connection(url, json.loads(done.stdout)["key"])
-            for kind, make in callers(connection).items():
-                found[kind] = counted(work, make())
+            found.update(watch(work, Connection(url, json.loads(done.stdout)["key"])))
         except BaseException:
             failures.append(traceback.format_exc())
         finally:
-            if url:
+            if url or failures:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with tempfile.TemporaryDirectory() as data, environment(data), contextlib.redirect_stdout(announced):
@@ -251,8 +294,7 @@ def measure() -> dict[str, Counts]:
         try:
             trunkline(["serve", "--port", "0"])
         finally:
-            sys.settrace(None)
-            sys.setprofile(None)
+            work.end()
             announced.url.put("")  # if it has not started
             client.join(WITHIN_S)
     if failures or not found:
@@ -278,12 +320,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help=f"exit with 1 if a count is over {DEARER} of what is kept")
     parser.add_argument("--write", action="store_true", help="keep the counts")
     parser.add_argument("--kept", type=Path, default=KEPT, metavar="FILE", help="another file of counts")
+    parser.add_argument("--files", action="store_true", help="print in which files code runs, as JSON")
     options = parser.parse_args()
+    if options.files:
+        print(json.dumps(measure(files), indent=1))
+        return 0
     kept = json.loads(options.kept.read_text()) if options.kept.exists() else {}
     if options.check and VERSION not in kept:
         print(f"no counts of calls are kept for Python {VERSION}: bench/call_cost.py --write makes them")
         return 0
-    found = measure()
+    found = measure(counts)
     dearer = report(found, kept.get(VERSION, {}))
     if options.write:
         options.kept.write_text(json.dumps({**kept, VERSION: found}, indent=1, sort_keys=True) + "\n")

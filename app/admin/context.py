@@ -17,27 +17,14 @@ from app.auth.sealing import Sealer
 from app.backends.catalog.entries import Decision, Entry
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
-from app.cluster.node_status.activity import Shown
-from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen
-from app.cluster.node_status.limits_use import LimitsUse
-from app.cluster.node_status.listing import CallWindow, Gathered, Listing, Window
+from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.problems.problem import Problem
-from app.cluster.node_status.process_restart import Restarted
-from app.cluster.node_status.views import (
-    AddressUse,
-    BackendRunning,
-    CallView,
-    FailureView,
-    NodeStatus,
-    ProcessView,
-    SessionView,
-    TenantUse,
-)
+from app.cluster.node_status.question import Nodes
+from app.cluster.node_status.views import NodeStatus
 from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, is_name
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
-from app.jail.sandbox.report import SandboxView
 from app.limits.loop_shares import LoopShares
 from app.limits.rate_limiter import RateLimiter
 from app.protocol.search.index import Hit
@@ -52,37 +39,18 @@ from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.toolsets import ToolsetRepository
-from app.telemetry.call_history.query import CallGroup
+from app.telemetry.call_history.kept import CallArchive
 
 T = TypeVar("T")
 
 
-class NodeView(Protocol):
-    """What runs on all nodes, as values; `cluster.all_nodes.AllNodes` says what its methods do. A tenant sees only its
-    own; None stands for all tenants."""
+class NodeView(Nodes, Protocol):
+    """What runs on all nodes (`cluster.all_nodes.AllNodes`). Where a question names a tenant, None stands for all."""
 
+    @property
+    def ids(self) -> Sequence[str]: ...
     async def statuses(self) -> Sequence[NodeStatus]: ...
-    async def sandboxes(self) -> Gathered[SandboxView]: ...
-    async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]: ...
-    async def end_session(self, tenant: str, session: str) -> bool: ...
-    async def restart_process(self, tenant: str, process: str) -> Restarted | None: ...
-    async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]: ...
-    async def use(self, window: Window) -> Listing[TenantUse]: ...
-    async def limits_use(self, tenant: str) -> tuple[LimitsUse, Sequence[str]]: ...
-    async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]: ...
-    async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]: ...
-    async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]: ...
-    async def activity(self, tenant: str | None, node: str, steps: int) -> Shown | None: ...
-    async def problems(self, tenant: str | None) -> tuple[Sequence[Problem], Sequence[str]]: ...
-    async def calls(self, tenant: str | None, window: CallWindow) -> Listing[CallView]: ...
-    async def call_groups(self, tenant: str | None, window: CallWindow, by: str) -> Gathered[CallGroup]: ...
-    async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None: ...
-    async def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None: ...
-    async def inspections(self, tenant: str) -> Gathered[InspectionView]: ...
-    async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None: ...
-    async def close_inspection(self, tenant: str, inspection: str, *, has_parts: bool = False) -> bool: ...
-    async def stderr(self, tenant: str, process: str, lines: int) -> Sequence[str] | None: ...
-    async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult: ...
+    async def problems(self, tenant: str | None) -> Gathered[Problem]: ...
 
 
 class Offered(Protocol):
@@ -155,6 +123,8 @@ class AdminContext:
     now: Callable[[], datetime]
     audit: AuditLog
     node: NodeView
+    archive: CallArchive | None  # of calls
+    check: Callable[[BackendSpec, Limits, Steps], Awaitable[CheckResult]]  # of a backend, on this node
     rates: RateLimiter
     answered_once: AnsweredOnce
     switches: SwitchRepository

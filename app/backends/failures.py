@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.domain import BackendSpec, is_name
-from app.processes.output.advice import of_words
+from app.processes.endings import of_words
 from app.processes.process import BackendProcess
 
 MAX_KEPT = 10  # of one backend

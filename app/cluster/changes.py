@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from app.cluster.affected import EVERYTHING, Affected, affected_by
+from app.cluster._affected import EVERYTHING, Affected, affected_by
 from app.cluster.node_status.change_effects import ChangeEffects
 from app.cluster.reconcile import Reconciler
 from app.cluster.routing.notices import Notices

@@ -20,11 +20,11 @@ from app.backends.connections.toolsets import is_toolset
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
-from app.protocol.calls.questions import MAX_QUESTIONS
 from app.protocol.commands import Failed, Listen, ToStream
 from app.protocol.event_ids import listen_name
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import dump_notification
+from app.protocol.questions import MAX_QUESTIONS
 from app.sessions.routes import Route
 from app.sessions.session import Session
 from app.sessions.streams.entry import Fate

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from app.cluster.affected import Affected, Kind
+from app.cluster._affected import Affected, Kind
 from app.cluster.node_status.change_effects import ChangeEffects, Identity
 from app.domain import KEY_ISSUER, BackendSpec, is_name
 from app.errors import NotFound

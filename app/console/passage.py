@@ -1,7 +1,8 @@
 """Passage: what the pages' scripts ask of this gateway, with the cookie instead of a key.
 
-`/console/-/api/v1/…` and `/console/-/t/…` are the REST API and the MCP endpoints. The request goes on to them with the
-credential of whoever has signed in, and is checked there like any other: the console can do what REST allows it.
+`/console/-/api/v1/…` and `/console/-/t/…` are the REST API and the MCP endpoints. The request goes back to the front
+with the credential of whoever has signed in, and is checked there like any other: the console can do what REST allows
+it.
 """
 
 import hmac
@@ -18,9 +19,10 @@ from app.errors import StorageUnavailable
 from app.http.header_fields import API_KEY
 from app.http.problems import ProblemResponse
 from app.http.scope import WHEN_GONE
+from app.http.transports.front import FROM_PAGES
 from app.protocol.headers import EVENTS
 
-PREFIX = "/console/-"
+PREFIX = FROM_PAGES.removesuffix("/")
 LOOK_EVERY_S = REMEMBERED.total_seconds()  # so long after a sign-out a stream may go on
 CSRF = b"x-csrf-token"
 _REST = "/api/v1/"
@@ -31,24 +33,20 @@ _DROPPED = frozenset({b"cookie", b"authorization", API_KEY, CSRF})
 
 
 class Passage:
-    """In front of everything; hands on what is not for it as it is."""
+    """Of the console's sessions."""
 
-    def __init__(self, gateway: ASGIApp, sessions: ConsoleSessions, public_url: str | None) -> None:
-        self._gateway, self._sessions = gateway, sessions
-        self._public_url = public_url
+    def __init__(self, sessions: ConsoleSessions, public_url: str | None) -> None:
+        self._sessions, self._public_url = sessions, public_url
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Changes the request into one with an Authorization header, or refuses it."""
-        if scope["type"] != "http" or not scope["path"].startswith(PREFIX + "/"):
-            await self._gateway(scope, receive, send)
-            return
+    async def __call__(self, gateway: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Changes the request into one with an Authorization header for the gateway, or refuses it."""
         answer = await self._changed(scope)
         if isinstance(answer, ProblemResponse):
             await answer(scope, receive, _Reply(send).send)
             return
         cookie = SESSION.of(scope["headers"], reached(self._public_url, scope)) or b""
         reply = _Reply(send, partial(self._is_signed_out, cookie))
-        await self._gateway(answer, self._while_signed_in(cookie, receive), reply.send)
+        await gateway(answer, self._while_signed_in(cookie, receive), reply.send)
         await reply.finish()
 
     def _while_signed_in(self, cookie: bytes, receive: Receive) -> Receive:

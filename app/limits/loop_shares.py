@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+from app.concurrency.loop_share import charged as steps_charged
+from app.concurrency.loop_share import used_s
 from app.errors import FIXED, LimitReached, RateLimited
-from app.processes.output.loop_share import charged as steps_charged
-from app.processes.output.loop_share import used_s
 from app.protocol.search.work import Work
 from app.telemetry.metrics import Metrics
 

@@ -1,7 +1,6 @@
 """create_app: the ASGI application of a node whose objects are already open."""
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,7 +10,6 @@ from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.resources.me import me_at_once
 from app.admin.router import build_router
-from app.cluster.all_nodes import answer_for
 from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
@@ -63,7 +61,7 @@ def build_api() -> FastAPI:
     return app
 
 
-def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
+def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     """The Front, with the MCP endpoints in it, and the console and the FastAPI application behind it. `lines` gets the
     lines of ACCESS_LOG=all; the caller closes it."""
     settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
@@ -92,6 +90,8 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
         shares=gateway.processes.shares,
         audit=AuditLog(records.database),
         node=gateway.membership.all_nodes,
+        archive=gateway.sessions.kept_calls.archive,
+        check=gateway.sessions.overview.check,
         rates=RateLimiter("rest", metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(records.database), settings.secret_key, _now),
     )
@@ -118,8 +118,8 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Passage:
     attempts = RateLimiter("console_sign_in", metrics.rate_limited)
     site = Site(app, me_at_once, visitors, by_issuer, attempts, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
-    front = Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares)
-    return Passage(front, visitors, settings.public_url)
+    passage = Passage(visitors, settings.public_url)
+    return Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares, passage)
 
 
 def _visitors(gateway: Gateway) -> ConsoleSessions:
@@ -141,7 +141,7 @@ def _inside(gateway: Gateway) -> PeerRequests | None:
     """The endpoints for other nodes; None where there cannot be any."""
     if gateway.routing.is_alone:
         return None
-    settings, tell = gateway.settings, partial(answer_for, gateway.sessions.overview)
+    settings, tell = gateway.settings, gateway.membership.all_nodes.answer
     late_heads = LateHeads(keepalive_s=settings.keepalive_s)
     return PeerRequests(gateway.routing.credentials, tell, late_heads, max_body_bytes=settings.max_body_bytes)
 

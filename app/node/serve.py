@@ -30,7 +30,7 @@ from app.cluster.peers.passing import Kind
 from app.http.client_address import TrustedProxies
 from app.http.edge.connections import ConnectionLimits, Connections, descriptors_for_connections
 from app.http.edge.handshake import Handshake
-from app.http.edge.uvicorn_protocol import HttpProtocol
+from app.http.edge.http_protocol import HttpProtocol
 from app.http.scope import BY_NODE, LET_IN
 from app.http.transports.access_lines import AccessLines
 from app.jail.spawner.syscalls import refuse_inspection

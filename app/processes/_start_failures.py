@@ -8,7 +8,7 @@ from app.errors import BackendExited
 from app.jail.sandbox.sandboxes import SandboxUnavailable
 from app.jail.spawner.client import SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE
-from app.processes.link import CHECK_HINT, RAISING
+from app.processes.endings import CHECK_HINT, RAISING
 from app.processes.own_homes import HomeFull
 
 logger = logging.getLogger(__name__)

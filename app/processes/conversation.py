@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from app.errors import BackendError, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge
-from app.processes.link import BackendLink, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import envelope_of_ours
 from app.protocol.jsonrpc import METHOD_NOT_FOUND, Request, Response, error_response, parse_backend, several
 

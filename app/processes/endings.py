@@ -1,13 +1,14 @@
-"""How a process has ended, and at which of its limits: as far as its control group and its stderr tell."""
+"""How a process has ended, and at which of its limits: as far as its control group and its stderr tell. What helps."""
 
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from app.domain import BackendSpec
+from app.errors import BackendExited
 from app.jail.spawner.client import End
-from app.processes.link import Exit
 
 _KILLED = (("signaled", signal.SIGKILL), ("exited", 128 + signal.SIGKILL))
 _THROTTLED_US = 1_000_000  # of waiting for its cores, from which on it matters
@@ -16,6 +17,26 @@ _no_descriptor = re.compile(r"\bToo many open files(?! in system)|\bEMFILE\b").s
 _too_large, _no_space = (
     re.compile(words).search for words in (r"\bFile too large\b|\bEFBIG\b", r"\bNo space left on device\b|\bENOSPC\b")
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended. `reason` is a closed set: exited, signaled, spawn_failed, spawner_lost, stopped, killed."""
+
+    reason: str
+    description: str  # for people: "exit status 3", "signal 9 (SIGKILL)", "No such file or directory: 'uvx'"
+    stderr: Sequence[str] = ()
+    # At which it was killed, or which it had reached when it ended by itself: its own, or `tenant_memory`.
+    limit: str = ""
+
+    def error(
+        self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None
+    ) -> BackendExited:
+        """For those who called it. What is to be done about a limit matters more than `hint`."""
+        hint = RAISING.get(self.limit) or of_end(self.description) or hint
+        return BackendExited(
+            f"{words}: {self.description}", started=started, stderr=self.stderr, hint=hint, limit=self.limit
+        )
 
 
 class Counted(Protocol):
@@ -107,3 +128,58 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
+
+
+# --- what helps
+
+# By how the end is described.
+_OF_ENDS = {
+    "lines in a minute that are no JSON": (
+        "They were on its stdout, which is for messages alone: have it write its log to stderr. Is it a server for "
+        "stdio?"
+    ),
+    "a line without end": (
+        "A message of it has far more bytes than MAX_LINE_BYTES, a setting of the gateway: have the tool answer in "
+        "parts."
+    ),
+    "does not read its input": (
+        "It is stuck, or does not read its stdin while it works: the end of its stderr may say at what."
+    ),
+    "closed its input or output": (
+        "It has to keep its stdin and stdout open: a wrapper that starts the server in the background does not."
+    ),
+}
+_distrusts = re.compile(
+    r"certificate.verify.failed|self[- ]signed certificate|unable to (get|verify) \w+ .*certificate|"
+    r"certificate has expired|UNABLE_TO_(GET|VERIFY)_|x509: ",
+    re.IGNORECASE,
+).search
+TRUST = (
+    "It does not trust the certificate of the server that it talks to. If that is right, name a file with its "
+    "authority in `env` (SSL_CERT_FILE; for Node NODE_EXTRA_CA_CERTS), and the same file in `sandbox.read`."
+)
+
+
+def of_end(description: str) -> str | None:
+    """For whoever called a process that ended so."""
+    return next((words for part, words in _OF_ENDS.items() if part in description), None)
+
+
+def of_words(stderr: Iterable[str]) -> str | None:
+    """From what it has said itself."""
+    return TRUST if _distrusts("\n".join(stderr)) else None
+
+
+CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
+RAISING = {
+    "memory": "A platform administrator can raise `limits.memory_mb` of the backend.",
+    "disk": (
+        "A platform administrator can raise `limits.disk_mb` of the backend, or remove a home that lasts "
+        "(`trunkline homes`)."
+    ),
+    "pids": "A platform administrator can raise `limits.pids` of the backend: threads count as processes.",
+    "files": "A platform administrator can raise `limits.files` of the backend.",
+    "cpu": "A platform administrator can raise `limits.cpu` of the backend.",
+    "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
+    "output": "Have it write less, or less often: a longer `timeouts.call_s` does not help.",
+}

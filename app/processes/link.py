@@ -1,45 +1,9 @@
 """BackendLink: a process as its session sees it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from app.errors import BackendExited, GatewayError
-from app.processes.output.advice import of_end
-
-CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
-RAISING = {
-    "memory": "A platform administrator can raise `limits.memory_mb` of the backend.",
-    "disk": (
-        "A platform administrator can raise `limits.disk_mb` of the backend, or remove a home that lasts "
-        "(`trunkline homes`)."
-    ),
-    "pids": "A platform administrator can raise `limits.pids` of the backend: threads count as processes.",
-    "files": "A platform administrator can raise `limits.files` of the backend.",
-    "cpu": "A platform administrator can raise `limits.cpu` of the backend.",
-    "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
-    "output": "Have it write less, or less often: a longer `timeouts.call_s` does not help.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended. `reason` is a closed set: exited, signaled, spawn_failed, spawner_lost, stopped, killed."""
-
-    reason: str
-    description: str  # for people: "exit status 3", "signal 9 (SIGKILL)", "No such file or directory: 'uvx'"
-    stderr: Sequence[str] = ()
-    # At which it was killed, or which it had reached when it ended by itself: its own, or `tenant_memory`.
-    limit: str = ""
-
-    def error(
-        self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None
-    ) -> BackendExited:
-        """For those who called it. What is to be done about a limit matters more than `hint`."""
-        hint = RAISING.get(self.limit) or of_end(self.description) or hint
-        return BackendExited(
-            f"{words}: {self.description}", started=started, stderr=self.stderr, hint=hint, limit=self.limit
-        )
+from app.errors import GatewayError
+from app.processes.endings import Exit
 
 
 class BackendListener(Protocol):

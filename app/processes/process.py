@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import anyio
 import anyio.to_thread
 
+from app.concurrency.loop_share import UNLIMITED, LoopShare, Shares
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited
 from app.jail.sandbox.composer import Confined
@@ -23,15 +24,12 @@ from app.jail.spawner.cgroups import Group
 from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._states import ProcessState, check_transition
-from app.processes.endings import Killed, exit_of, needed_memory, reached
+from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
+from app.processes.endings import Exit, Killed, exit_of, needed_memory, reached
 from app.processes.freezer import Freezable, Freezer, Told
-from app.processes.link import BackendListener, Exit
+from app.processes.link import BackendListener
 from app.processes.measuring import Target, Use, look
-from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
-from app.processes.output.noise import StderrLog, StdoutNoise
-from app.processes.output.read_end import Stderr
-from app.processes.output.stderr import StderrRing, secrets_of
-from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stdin, Stdout, open_pipes
+from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.protocol import tolerant
 
 logger = logging.getLogger(__name__)

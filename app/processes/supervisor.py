@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from app.concurrency.loop_share import UNLIMITED, Shares
 from app.domain import BackendSpec
 from app.errors import BackendExited, ShuttingDown
 from app.jail.sandbox.composer import Confined, Place
@@ -27,7 +28,6 @@ from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
 from app.processes.freezer import Freezer
 from app.processes.homes import Home, Homes
-from app.processes.output.loop_share import UNLIMITED, Shares
 from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess, Origin

@@ -7,7 +7,7 @@ import msgspec
 
 from app.errors import GatewayError
 from app.protocol._running_tasks import ABOUT_TASKS
-from app.protocol.jsonrpc import Params, Response, code_of, dump_response, string_of
+from app.protocol.jsonrpc import ABSENT, Params, Response, code_of, dump_response, members_of, string_of
 
 MAX_NAME_BYTES = 2048  # of the name of what is called, kept meanwhile, or of the message that is kept with it
 # By method: the member of its params that names what is called.
@@ -168,3 +168,19 @@ class Dropped(msgspec.Struct, gc=True):
 
 
 Command = Answer | Failed | ToStream | ToBackend | Several | Dropped
+
+
+class _Result(msgspec.Struct, gc=False, rename="camel"):
+    is_error: bool = False
+
+
+_decode = msgspec.json.Decoder(_Result).decode
+
+
+def is_tool_error(result: msgspec.Raw) -> bool:
+    """Whether a tool says that it has failed, wherever `isError` stands in the first level. Only of `true`: as for
+    clients, anything else is no error."""
+    try:
+        return _decode(result).is_error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # another type, or JSON that only others can read
+        return bytes(members_of(result).get("isError", ABSENT)) == b"true"

@@ -4,18 +4,25 @@ The gateway makes its own ids and progress tokens on both sides, and gives back 
 answer can only reach the request it belongs to, whatever ids a backend guesses or repeats.
 """
 
+import math
 from collections.abc import Collection, Iterator
 
 import msgspec
 
-from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, RequestCancelled, ResponseTooLarge
+from app.errors import (
+    BackendBusy,
+    BackendTimeout,
+    GatewayError,
+    InvalidMessage,
+    InvalidResponse,
+    ParseError,
+    QuotaExceeded,
+    RequestCancelled,
+    ResponseTooLarge,
+)
 from app.protocol import tolerant
-from app.protocol._running_tasks import RunningTasks
-from app.protocol.calls.call_deadlines import ended, overdue, patience_s
-from app.protocol.calls.notification_rate import NotificationRate
-from app.protocol.calls.questions import Questions
-from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY, stream_for_feedback, subscription_of
-from app.protocol.calls.waiting_calls import WaitingCalls
+from app.protocol._notification_rate import NotificationRate
+from app.protocol._running_tasks import RunningTasks, task_id_of
 from app.protocol.commands import (
     NOISE,
     Answer,
@@ -50,9 +57,9 @@ from app.protocol.jsonrpc import (
     several,
     string_of,
 )
+from app.protocol.questions import Questions
 from app.protocol.without_id import may_be_of_a_call
 
-# Bytes of params that are kept as long as the session.
 MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
 MAX_TOKEN_BYTES = MAX_ID_CHARACTERS + 2  # of a progress token, quotes included
 
@@ -383,3 +390,150 @@ def asked_version(initialize: bytes) -> str | None:
 def negotiated_version(result: msgspec.Raw) -> str | None:
     """The protocolVersion of an `initialize` result."""
     return string_of(members_of(result).get("protocolVersion"))
+
+
+# --- when a call is overdue, and what happens then
+
+_FOR_EVER = frozenset({"subscriptions/listen", "tasks/result"})  # answered when the subscription or the task ends
+
+
+def patience_s(method: str, call_s: float, initialize_s: float) -> float:
+    """How long a call of this method may take, from when it is sent."""
+    if method in _FOR_EVER:
+        return math.inf
+    return initialize_s if method == "initialize" else call_s
+
+
+def overdue(running: dict[bytes, Call], now: float, *, may_wait_for_client: bool) -> list[Call]:
+    """Calls past their deadline; while the backend waits for an answer of the client only `initialize` and cancelled
+    ones."""
+    return [
+        call for call in running.values()
+        if call.deadline <= now and (not may_wait_for_client or call.cancelled or call.method == "initialize")
+    ]  # fmt: skip
+
+
+def ended(call: Call, now: float, *, was_sent: bool = True) -> Iterator[Command]:
+    """The error for the client, and the cancellation for the backend; or for what still keeps the call for one."""
+    if call.cancelled:
+        yield Failed(call, RequestCancelled(), may_go_on=True)
+        return
+    seconds = now - call.started - call.waited_s
+    if was_sent:
+        yield Failed(call, BackendTimeout(f"the backend did not answer within {seconds:.0f} s"), may_go_on=True)
+    else:
+        yield Failed(call, BackendBusy(f"no process of the backend came free within {seconds:.0f} s"), was_sent=False)
+    if call.method != "initialize":
+        yield ToBackend(
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
+            b'{"requestId":%b,"reason":"timeout"}}' % call.gateway_id
+        )
+
+
+# --- which calls wait because as many run as may
+
+MIN_WAITING = 8  # calls that may wait, even if fewer may run
+MAX_WAITING_BYTES = 4 << 20  # of the lines of waiting calls; a single one may be longer
+LINE_OVERHEAD = 64  # a line for the backend may be longer than the client's message
+
+
+class WaitingCall(msgspec.Struct, gc=True):
+    call: Call
+    line: bytes
+    is_own: bool
+
+
+class WaitingCalls:
+    """At most `max_running` calls run; `reserved` of these places are kept for the gateway's own calls."""
+
+    __slots__ = ("_bytes", "_running", "calls", "max_running", "max_waiting", "reserved")
+
+    def __init__(self, running: dict[bytes, Call], max_running: int) -> None:
+        self.calls: dict[bytes, WaitingCall] = {}  # by our id, oldest first
+        self._running = running  # the Exchange's
+        self.max_running, self.max_waiting = max_running, max(max_running, MIN_WAITING)
+        self.reserved = 0
+        self._bytes = 0
+
+    def reserve(self, places: int, min_waiting: int) -> None:
+        """Keeps places for the gateway's own calls, and lets at least `min_waiting` calls wait."""
+        self.reserved, self.max_waiting = places, max(self.max_waiting, min_waiting)
+
+    def require_room(self, calls: int, size: int) -> None:
+        """Raises QuotaExceeded unless so many calls, of `size` bytes together, could all run or wait."""
+        would_wait = len(self._running) + len(self.calls) + calls - self.max_running
+        if would_wait > 0:
+            self._require_places(would_wait, size + calls * LINE_OVERHEAD, is_one=calls == 1)
+
+    def _require_places(self, would_wait: int, size: int, *, is_one: bool) -> None:
+        is_alone = is_one and not self.calls
+        if would_wait > self.max_waiting or (self._bytes + size > MAX_WAITING_BYTES and not is_alone):
+            places = f"{self.max_running} calls with its backend, {self.max_waiting} waiting, with 4 MiB"
+            in_flight = len(self._running) + len(self.calls)
+            raise QuotaExceeded("calls_per_session", f"a session has at most {places}; this one has {in_flight}")
+
+    def add(self, call: Call, line: bytes, *, is_own: bool) -> None:
+        """Raises QuotaExceeded if no more calls may wait."""
+        self._require_places(len(self.calls) + 1, len(line), is_one=True)
+        self.calls[call.gateway_id] = WaitingCall(call, line, is_own)
+        self._bytes += len(line)
+
+    def next(self) -> tuple[Call, bytes] | None:
+        """Takes out the call that has waited longest, with its line, if it may run now."""
+        if not self.calls or len(self._running) >= self.max_running:
+            return None
+        is_for_all = len(self._running) < self.max_running - self.reserved
+        first = next((gateway_id for gateway_id, each in self.calls.items() if is_for_all or each.is_own), None)
+        return None if first is None else self.take(first)
+
+    def take(self, gateway_id: bytes) -> tuple[Call, bytes]:
+        """Removes this call, and returns it with its line."""
+        waiting = self.calls.pop(gateway_id)
+        self._bytes -= len(waiting.line)
+        return waiting.call, waiting.line
+
+    def clear(self) -> None:
+        self.calls.clear()
+        self._bytes = 0
+
+
+# --- which stream gets a message of the backend that names no call, or only in its `_meta`
+#
+# For other messages (progress, cancelled questions, changes of lists and resources) the Exchange decides.
+
+RELATED_TASK_KEY = "io.modelcontextprotocol/related-task"
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+FEEDBACK = frozenset({"tools/call", "prompts/get", "resources/read"})  # may ask and log while they run
+
+
+def stream_for_feedback(running: dict[bytes, Call], params: Params | None, *, listening: bool) -> Stream:
+    """The stream for a question or a log message; stdio does not say to which call it belongs.
+
+    0. It names a task: the stream of the `tasks/result` that waits for it, else the Listen stream.
+    1. Exactly one call is in flight: its stream.
+    2. Several are, or one that cannot stream, and somebody listens: the Listen stream.
+    3. Nobody listens: the stream of the oldest call that may ask.
+    4. Else the Listen stream, where it waits for a reader.
+    """
+    if params is not None and "_meta" in params:
+        related = members_of(params["_meta"]).get(RELATED_TASK_KEY)
+        task = None if related is None else task_id_of(related)
+        if task is not None:
+            waiting = (call.stream for call in running.values() if call.task == task and call.may_stream)
+            return next(waiting, Listen.STREAM)
+    candidates = [call for call in running.values() if call.may_stream and not call.cancelled]
+    if len(running) == 1 and candidates:
+        return candidates[0].stream
+    if not listening:
+        for call in candidates:
+            if call.method in FEEDBACK:
+                return call.stream
+    return Listen.STREAM
+
+
+def subscription_of(running: dict[bytes, Call], params: Params) -> Call | None:
+    """The `subscriptions/listen` (2026-07-28) that a notification is sent for; the subscription has its id."""
+    return running.get(answered_id(bytes(members_of(params["_meta"]).get(SUBSCRIPTION_KEY, ABSENT))))
+
+
+# Bytes of params that are kept as long as the session.

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.domain import Rest, public_id
 from app.errors import GatewayError
-from app.sessions.call_notes import program_of
+from app.sessions.call_observers import program_of
 from app.sessions.session import Session
 from app.telemetry.logs import Thinned
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
-from app.processes.endings import at_limit
-from app.processes.link import RAISING
+from app.processes.endings import RAISING, at_limit
 from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
 from app.protocol.lifecycle import SessionState
-from app.sessions.call_notes import printable
+from app.sessions.call_observers import printable
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.session import Session
 

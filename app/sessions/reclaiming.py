@@ -6,7 +6,7 @@ from heapq import nsmallest
 
 from app.domain import KEY_ISSUER, BackendSpec, Principal
 from app.protocol.lifecycle import SessionState
-from app.sessions.calls import is_past
+from app.sessions._calls import is_past
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.parking import Parking

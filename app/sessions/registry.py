@@ -18,9 +18,8 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
-from app.limits.gates import TenantGates
+from app.limits.gates import Tallies, TenantGates
 from app.limits.overload import Overload
-from app.limits.tallies import Tallies
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.jsonrpc import Notification
@@ -28,8 +27,7 @@ from app.protocol.lifecycle import SessionState
 from app.sessions._draining import Draining
 from app.sessions._ended import EndedSessions
 from app.sessions._session_log import SessionLog
-from app.sessions.call_spans import getting_a_process
-from app.sessions.calls import UNWATCHED, Watchers
+from app.sessions.call_observers import UNWATCHED, Watchers, getting_a_process
 from app.sessions.directory import BackendDirectory
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
 from app.sessions.loop_pause import StandstillDetector
@@ -230,11 +228,11 @@ class SessionRegistry:
             self._on_new(session)
 
     async def connect(self, session: Session) -> None:
-        """Leases the session's process. Raises as `backend` and Session.connect; then the caller closes it."""
-        _, limits = await self._find_backend(*session.spec.key)
+        """Leases the session's process, within its tenant's limits of now. Raises as `backend` and Session.connect:
+        then the caller closes it."""
         try:
             with getting_a_process(self._watchers.tracer, session):
-                await session.connect(self._links, limits)
+                await session.connect(self._links, session.gate.limits)
         except BackendBusy as error:
             error.again_after(max(error.retry_after_s or 0.0, self.overload.retry_after_s()))
             raise

@@ -13,7 +13,7 @@ from app.backends.connections.source import LinkLease, LinkSource
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
 from app.limits.gates import TenantGate
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.exchange import Exchange, negotiated_version
@@ -22,7 +22,8 @@ from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
 from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
 from app.protocol.revisions import assumed
 from app.sessions import endings
-from app.sessions.calls import UNWATCHED, SessionCalls, Watchers
+from app.sessions._calls import CallParts, SessionCalls
+from app.sessions.call_observers import UNWATCHED, Watchers, observers_of
 from app.sessions.loop_pause import HeldLines, StandstillDetector
 from app.sessions.streams.journal import Journal
 from app.sessions.streams.resumption import Resumption
@@ -62,7 +63,9 @@ class Session:
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
         self.link = SessionLink(around.metrics)
         self.streams = SessionStreams(self, self.exchange, self.link.hold_up, around.stream_after_s)
-        self.calls = SessionCalls(self, spec, around.gate, around.metrics, around.standstill, around.watchers)
+        parts = CallParts(spec, self.exchange, self.link, self.streams, around.gate, around.standstill)
+        observers = observers_of(self, around.gate, around.metrics, around.watchers)
+        self.calls = SessionCalls(parts, around.metrics, observers)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
         self._lifecycle, self._closed_for = Lifecycle(), ""
         self.hello: bytes | None = None  # `initialize` as sent to the process, if it was
@@ -98,20 +101,25 @@ class Session:
             BackendError: no process is available.
             SessionNotFound, ShuttingDown, Disabled: the session was closed meanwhile.
         """
+        if self.state is SessionState.CLOSED:
+            raise self._closed_meanwhile()
         if not self._lifecycle.allows(Trigger.CONNECT):
             raise InvalidMessage("the session is initialized already")
         self._lifecycle.follow(Trigger.CONNECT)
         asked_at = time.monotonic()
         lease = await self.link.ask(source, self.spec, limits, self.principal)
         if lease is None:
-            leaves = self._closed_for in endings.LEAVING
-            raise self.refusal or (ShuttingDown() if leaves else endings.later_request(self._closed_for))
+            raise self._closed_meanwhile()
         self._lifecycle.follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
         self.link.attach(lease, self)
         if self.journal is not None:
             self.journal.attach(lease.record if isinstance(lease, RespawningLink) else None)
+
+    def _closed_meanwhile(self) -> GatewayError:
+        leaves = self._closed_for in endings.LEAVING
+        return self.refusal or (ShuttingDown() if leaves else endings.later_request(self._closed_for))
 
     def make_durable(self, journal: Journal) -> Resumption:
         """From now on the journal records everything that another node needs to continue this session."""
@@ -312,7 +320,7 @@ class Session:
         if call.method == "initialize":
             self._initialized(response)
         self.last_seen = now
-        self.calls.answer(answer, now)
+        self.calls.answer(answer, now, keeps=not self.is_pooled)
         if response.member == "error":
             self._came_to_nothing(call)
 
@@ -338,6 +346,7 @@ class Session:
             case ToBackend(line=line):
                 self.link.tell(line)
             case Failed():
+                self.last_seen = time.monotonic()
                 self.calls.fail(command)
             case Several(lines=lines):
                 for each in lines:
@@ -347,7 +356,7 @@ class Session:
             case Answer():
                 self._answered(command, time.monotonic())
 
-    # --- from its streams and calls (StreamOwner, CallsOwner)
+    # --- from its streams (StreamOwner)
 
     def client_seen(self) -> None:
         self.last_seen = time.monotonic()

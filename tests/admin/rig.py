@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
+from inspect import isawaitable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -29,12 +30,13 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
-from app.cluster.node_status.activity import Moment, NodeActivity, Shown, together
+from app.cluster._affected import affected_by
+from app.cluster.node_status._process_restart import Restarted
+from app.cluster.node_status.activity import Moment, NodeActivity
 from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
 from app.cluster.node_status.limits_use import LimitsUse
 from app.cluster.node_status.listing import NO_USE, Gathered, Listing, Use, Window
 from app.cluster.node_status.problems.problem import Problem, for_tenant
-from app.cluster.node_status.process_restart import Restarted
 from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
@@ -48,7 +50,7 @@ from app.cluster.node_status.views import (
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
-from app.errors import Conflict, Disabled
+from app.errors import Conflict
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.loop_shares import LoopShares
@@ -73,41 +75,6 @@ from app.telemetry.capture.masking import Mask
 from app.telemetry.metrics import Metrics
 from tests.auth.test_jwks import Host
 from tests.databases import migrate
-
-
-@dataclass
-class Effects:
-    """Keeps what a node would have been told."""
-
-    heard: list[tuple[str, Any]] = field(default_factory=list)
-
-    def tenant_changed(self, tenant: Tenant) -> None:
-        self.heard.append(("tenant_changed", tenant))
-
-    def tenant_removed(self, tenant: str) -> None:
-        self.heard.append(("tenant_removed", tenant))
-
-    def backend_changed(self, spec: BackendSpec) -> None:
-        self.heard.append(("backend_changed", spec))
-
-    def backend_removed(self, key: tuple[str, str]) -> None:
-        self.heard.append(("backend_removed", key))
-
-    def backend_restarted(self, key: tuple[str, str]) -> None:
-        self.heard.append(("backend_restarted", key))
-
-    def writings_changed(self, tenant: str) -> None:
-        self.heard.append(("writings_changed", tenant))
-
-    def key_revoked(self, identity: tuple[str, str, str]) -> None:
-        self.heard.append(("key_revoked", identity))
-
-    def principal_changed(self, identity: tuple[str, str, str], off: Disabled | None) -> None:
-        self.heard.append(("principal_changed", (identity, None if off is None else str(off))))
-
-    def issuer_changed(self, tenant: str, issuer: str) -> None:
-        self.heard.append(("issuer_changed", (tenant, issuer)))
-
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TWICE = Method(((Step("one", "echo_say"),), (Step("two", "echo_say"),)))
@@ -135,100 +102,106 @@ class Node:
     def status(self) -> NodeStatus:
         return NodeStatus("n1", "test", AT, len(self.running), len(self.started), False)
 
+    @property
+    def ids(self) -> list[str]:
+        return ["n1"]
+
+    async def ask(self, question: Any, *asked: Any) -> Any:
+        """Answers as one node, by the method with the name of the question; a test may put a coroutine there."""
+        told = getattr(self, question.name)(*asked)
+        answer = await told if isawaitable(told) else told
+        return question.merge(Gathered([answer], self.silent, self.ids), *asked)
+
     async def statuses(self) -> list[NodeStatus]:
         load = NodeLoad("n1", "host", 1, 0.0, 1, 2, 3, 4, 5, 6, 7, 8.0, None)
         return [replace(self.status(), url="http://10.0.0.1:8080", load=load)]
 
-    async def sandboxes(self) -> Gathered[SandboxView]:
+    async def problems(self, tenant: str | None) -> Gathered[Problem]:
+        return Gathered(for_tenant(self.wrong, tenant), self.silent)
+
+    def sandbox(self) -> SandboxView:
         kinds: tuple[Network, ...] = ("none", "web", "host")
         views = {kind: ProfileView(1, "kernel", kind, ["files"], {"memory": "no control groups"}) for kind in kinds}
-        return Gathered([SandboxView("n1", views)], [])
+        return SandboxView("n1", views)
 
-    async def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
+    def sessions(self, tenant: str | None, window: Window) -> Listing[SessionView]:
         found = [view for name, views in self.running.items() for view in views if tenant in (None, name)]
         chosen = [view for view in found if window.only in ("", view.id)]
         return self._listing(chosen, window)
 
     def _listing(self, found: list[Any], window: Window) -> Listing[Any]:
-        rows = window.first(found, lambda row: row.position(window.sort))
-        return Listing(rows, len(found), self.silent)
+        return Listing(window.first(found, lambda row: row.position(window.sort)), len(found))
 
-    async def activity(self, tenant: str | None, node: str, steps: int) -> Shown | None:
-        told = NodeActivity("n1", 0, 180, self.did.get(tenant, []), 8 << 30)
-        return together([told], self.silent, steps) if node in ("", "n1") else None
+    def activity(self, tenant: str | None, node: str, steps: int) -> NodeActivity | None:
+        return NodeActivity("n1", 0, 180, self.did.get(tenant, []), 8 << 30) if node in ("", "n1") else None
 
-    async def calls(self, tenant, window):
+    def calls(self, tenant: str | None, window: Window) -> Listing[Any]:
         return Listing([], 0)
 
-    async def call_groups(self, tenant, window, by):
-        return Gathered([], [])
+    def call_groups(self, tenant: str | None, window: Window, by: str) -> list[Any]:
+        return []
 
-    async def problems(self, tenant: str | None) -> tuple[list[Problem], list[str]]:
-        return for_tenant(self.wrong, tenant), self.silent
-
-    async def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
+    def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
         return self._listing([each for each in self.failed if tenant in (None, each.tenant)], window)
 
-    async def use(self, window: Window) -> Listing[TenantUse]:
-        return self._listing(self.used, window)
+    def use(self, window: Window) -> Listing[TenantUse]:
+        return Listing(self.used, len(self.used))
 
-    async def limits_use(self, tenant: str) -> tuple[LimitsUse, list[str]]:
-        return self.taken.get(tenant, LimitsUse()), self.silent
+    def limits_use(self, tenant: str) -> LimitsUse:
+        return self.taken.get(tenant, LimitsUse())
 
-    async def end_session(self, tenant: str, session: str) -> bool:
+    def end_session(self, tenant: str, session: str) -> bool:
         before = self.running.get(tenant, [])
         self.running[tenant] = [view for view in before if view.id != session]
         return len(before) != len(self.running[tenant])
 
-    async def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
+    def processes(self, tenant: str | None, window: Window) -> Listing[ProcessView]:
         found = [view for name, views in self.started.items() for view in views if tenant in (None, name)]
         return self._listing([view for view in found if window.only in ("", view.id)], window)
 
-    async def restart_process(self, tenant: str, process: str) -> Restarted | None:
+    def restart_process(self, tenant: str, process: str) -> Restarted | None:
         found = [view for view in self.started.get(tenant, []) if view.id == process]
         self.started[tenant] = [view for view in self.started.get(tenant, []) if view.id != process]
         return Restarted(process, found[0].backend, "n1", found[0].state, 1, 2) if found else None
 
-    async def backends(self, tenant: str, first: str, last: str) -> Gathered[BackendRunning]:
-        found = [each for each in self.ran.get(tenant, []) if first <= each.name <= last]
-        return Gathered(found, self.silent)
+    def backends(self, tenant: str, first: str, last: str) -> list[BackendRunning]:
+        return [each for each in self.ran.get(tenant, []) if first <= each.name <= last]
 
-    async def credential_uses(self, identity: tuple[str, str, str]) -> Gathered[AddressUse]:
-        return Gathered(self.came.get(identity, []), self.silent)
+    def credential_uses(self, identity: tuple[str, str, str]) -> list[AddressUse]:
+        return self.came.get(identity, [])
 
-    async def open_inspection(self, tenant: str, asked: InspectionAsked) -> Opened | None:
-        if self.refusal is not None:
-            return self.refusal
-        backend, transport = asked.backend, ""
-        if asked.session:
-            found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
-            if found is None:
-                return None
-            backend, transport = found.backend, found.transport
+    def inspect_session(self, tenant: str, asked: InspectionAsked) -> Opened | None:
+        found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
+        return None if found is None else self._opened(tenant, asked, found.backend, found.transport)
+
+    def inspect_backend(self, tenant: str, asked: InspectionAsked) -> Opened:
+        return self._opened(tenant, asked, asked.backend, "")
+
+    def _opened(self, tenant: str, asked: InspectionAsked, backend: str, transport: str) -> Opened:
         about = About(
             asked.id, tenant, backend, asked.session, transport, asked.payloads, asked.reason, asked.opener,
             asked.opened_at, asked.ends_at,
         )  # fmt: skip
-        return Opened(view_of(self.looked.open(about, Mask(), lambda member: ()), "n1"))
+        return self.refusal or Opened(view_of(self.looked.open(about, Mask(), lambda member: ()), "n1"))
 
-    async def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None:
+    def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None:
         found = self.looked.find(tenant, inspection)
         return None if found is None or not found.is_open else view_of(found, "n1")
 
-    async def inspections(self, tenant: str) -> Gathered[InspectionView]:
-        return Gathered([view_of(each, "n1") for each in self.looked.of(tenant)], self.silent)
+    def inspections(self, tenant: str) -> list[InspectionView]:
+        return [view_of(each, "n1") for each in self.looked.of(tenant)]
 
-    async def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
+    def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
         found = self.looked.find(tenant, inspection)
         return None if found is None else Seen(view_of(found, "n1"), list(found.after(after))[:limit])
 
-    async def close_inspection(self, tenant: str, inspection: str, *, has_parts: bool = False) -> bool:
+    def close_inspection(self, tenant: str, inspection: str) -> bool:
         ended = self.looked.end_where(
             lambda each: (each.about.tenant, each.about.id) == (tenant, inspection), AT.timestamp(), "closed"
         )
         return ended > 0
 
-    async def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
+    def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
         known = any(view.id == process for view in self.started.get(tenant, []))
         return ["first", "second", "third"][-lines:] if known else None
 
@@ -332,7 +305,7 @@ class Rig:
 
     app: FastAPI
     admin: AdminContext
-    effects: Effects
+    heard: list[tuple[str, ...]]  # what nodes would look at, after changes
     ready: Ready
     node: Node
     idp: Host  # of every issuer
@@ -412,7 +385,7 @@ def filled_file() -> bytes:
 @asynccontextmanager
 async def open_rig(url: str) -> AsyncIterator[Rig]:
     """On a database that is empty, or filled."""
-    database, metrics, maker, effects = Database(url), Metrics("test"), KeyMaker(b"s" * 32), Effects()
+    database, metrics, maker = Database(url), Metrics("test"), KeyMaker(b"s" * 32)
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
@@ -438,10 +411,11 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         check_upstream=Policy((), "TRUNKLINE_UPSTREAM_ALLOW").check,
         issuer_check=check,
         authenticator=authenticator,
-        effects=effects,
         now=_now,
         audit=AuditLog(database),
-        node=node,
+        node=cast("Any", node),
+        archive=None,
+        check=lambda *asked: node.check(*asked),  # noqa: PLW0108 - tests replace the method
         rates=RateLimiter("rest", metrics.rate_limited),
         switches=switches,
         due=DueRepository(database),
@@ -452,7 +426,14 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     app.state.health = health.Health(ready, metrics.registry)
     with suppress(Conflict):  # they are there
         await fill(database)
-    rig = Rig(app, context, effects, ready, node, idp, offers)
+    heard = list[tuple[str, ...]]()
+
+    async def committed(acts: Sequence[Act]) -> None:
+        heard.extend((affected.kind, *affected.about) for affected in filter(None, map(affected_by, acts)))
+        authenticator.forget_everything()
+
+    database.on_commit = committed
+    rig = Rig(app, context, heard, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:
         yield rig

@@ -6,8 +6,8 @@ from typing import cast
 
 from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_TIMEOUTS, STDERR_BYTES, Affected, FailureLog
 from app.domain import BackendSpec
-from app.processes.link import Exit
-from app.processes.output.stderr import StderrRing
+from app.processes._stderr import StderrRing
+from app.processes.endings import Exit
 from app.processes.process import BackendProcess
 
 SPEC = BackendSpec("acme", "time", "/bin/time")

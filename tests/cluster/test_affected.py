@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.cluster.affected import Affected, Kind, affected_by
+from app.cluster._affected import Affected, Kind, affected_by
 from app.storage.audit_act import Act
 
 

@@ -22,7 +22,7 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.connections.toolsets import Toolsets
 from app.backends.failures import FailureLog
 from app.cluster import changes
-from app.cluster.affected import EVERYTHING, Affected, Kind
+from app.cluster._affected import EVERYTHING, Affected, Kind
 from app.cluster.changes import LOOK_EVERY_S, Changes
 from app.cluster.node_status.change_effects import ChangeEffects
 from app.cluster.reconcile import Reconciler

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster.affected import EVERYTHING, Affected, Kind
+from app.cluster._affected import EVERYTHING, Affected, Kind
 from app.cluster.reconcile import Reconciler
 from app.domain import BackendSpec, Limits, Selection, Tenant
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable

@@ -46,7 +46,7 @@ async def stream(scope: Any, receive: Any, send: Any) -> None:
 async def test_a_stream_ends_soon_after_its_session_was_signed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     sessions, sent = Sessions(), list[Any]()
-    passage = Passage(stream, cast("Any", sessions), None)
+    passage = partial(Passage(cast("Any", sessions), None), stream)
     headers = [(b"cookie", COOKIE), (b"x-csrf-token", b"token")]
     scope = {"type": "http", "method": "GET", "path": "/console/-/t/acme/echo/mcp", "headers": headers}
 
@@ -83,7 +83,7 @@ async def test_a_call_whose_page_is_closed_is_cancelled() -> None:
     headers = [(b"cookie", COOKIE), (b"x-csrf-token", b"token"), (b"origin", b"http://gw"), (b"host", b"gw")]
     scope = {"type": "http", "method": "POST", "path": "/console/-/t/a/b/mcp", "headers": headers, WHEN_GONE: None}
     with anyio.fail_after(5):
-        await Passage(call, cast("Any", Sessions()), None)(scope, closed, cast("Any", None))
+        await Passage(cast("Any", Sessions()), None)(call, scope, closed, cast("Any", None))
     assert gone == [True]
 
 
@@ -102,7 +102,7 @@ async def test_an_answer_of_the_gateway_is_locked_down_as_pages_are_and_keeps_it
         sent.clear()
         headers = [(b"cookie", cookie)]
         scope = {"type": "http", "method": "GET", "path": "/console/-/api/v1/me", "headers": headers}
-        await Passage(answer, cast("Any", Sessions()), None)(scope, cast("Any", None), send)
+        await Passage(cast("Any", Sessions()), None)(answer, scope, cast("Any", None), send)
         start, *bodies = sent
         found = dict(start["headers"])
         assert (start["status"], len(bodies)) == (status, 1)
@@ -120,7 +120,7 @@ def sent_by(path: str, sessions: Sessions, answer: Any) -> tuple[list[Any], Any]
 
     headers = [(b"cookie", COOKIE), (b"x-csrf-token", b"token")]
     scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-    return sent, partial(Passage(answer, cast("Any", sessions), None), scope, cast("Any", None), send)
+    return sent, partial(Passage(cast("Any", sessions), None), answer, scope, cast("Any", None), send)
 
 
 async def test_an_answer_that_comes_after_the_session_was_signed_out_is_not_shown() -> None:

@@ -12,7 +12,7 @@ import anyio
 import httpx2
 import pytest
 
-from app.protocol.calls.waiting_calls import MIN_WAITING
+from app.protocol.exchange import MIN_WAITING
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import RpcError, Wire, answer, error_of, in_time, rpc, wire

@@ -1,6 +1,6 @@
 """What an error or a problem says that can be done does help in that case: each row brings the case about.
 
-The words themselves are tested beside the pure parts: tests/processes/output/test_advice.py, test_missed.py.
+The words themselves are tested beside the pure parts: tests/processes/test_endings_advice.py, test_missed.py.
 """
 
 import re

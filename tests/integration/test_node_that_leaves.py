@@ -10,6 +10,8 @@ import anyio
 import httpx2
 import pytest
 
+from app.cluster.node_status.listing import Window
+from app.cluster.node_status.questions import SESSIONS
 from app.cluster.peers.client import PeerClient, PeerRequest
 from app.cluster.peers.credentials import NodeCredentials, Word
 from tests.cluster.peers.rig import ALICE, record
@@ -40,9 +42,9 @@ async def test_a_node_that_leaves_says_so_and_answers_probes_while_another_waits
     third = PeerClient(NodeCredentials(secret, "third", time.time))
     node = await third.probe(leaving.url)
     assert node is not None
-    question = PeerRequest("GET", b"/internal/overview/sessions?tenant=a", (), Word(ALICE, ""))
-    under_way = await third.send(record(leaving.url, node), question)
-    assert (await under_way.body(100)).startswith(b'[{"rows":[]')  # and the connection is kept
+    question = PeerRequest("POST", b"/internal/overview/sessions", (), Word(ALICE, ""))
+    under_way = await third.send(record(leaving.url, node), question, SESSIONS.encode("a", Window()))
+    assert SESSIONS.decode(await under_way.body(100)).rows == []  # and the connection is kept
     assert "1 idle" in repr(third)
     leaving.terminate()
     await until(lambda: node not in known_by(staying) or known_by(staying)[node], 20)

@@ -93,7 +93,7 @@ FAULTS = (
     ),
     Fault(
         "one call more than may wait waits",
-        "app/protocol/calls/waiting_calls.py",
+        "app/protocol/exchange.py",
         "if would_wait > self.max_waiting or",
         "if would_wait > self.max_waiting + 1 or",
         PROTOCOL,
@@ -114,7 +114,7 @@ FAULTS = (
     ),
     Fault(
         "a question is answered twice",
-        "app/protocol/calls/questions.py",
+        "app/protocol/questions.py",
         "question = self.open.pop(our_id, None)\n        if question is None:\n            return None\n        del self",
         "question = self.open.get(our_id)\n        if question is None:\n            return None\n        del self",
         PROTOCOL,
@@ -128,7 +128,7 @@ FAULTS = (
     ),
     Fault(
         "an overdue call is not told to the backend",
-        "app/protocol/calls/call_deadlines.py",
+        "app/protocol/exchange.py",
         'if call.method != "initialize":\n        yield',
         'if call.method == "initialize":\n        yield',
         PROTOCOL,
@@ -555,10 +555,10 @@ FAULTS = (
     ),
     Fault(
         "streams outlive their credential",
-        "app/auth/credential_expiry.py",
+        "app/auth/authenticator.py",
         "due = [hold for hold in self._holds if hold.expires_at <= now]",
         "due: list[_Hold] = []",
-        ("tests/auth/test_credential_expiry.py",),
+        ("tests/auth/test_authenticator_credential_expiry.py",),
     ),
     Fault(
         "a call that was sent is refused as if it had not been",
@@ -569,14 +569,14 @@ FAULTS = (
     ),
     Fault(
         "a call has its turn before the session is proved to be ours",
-        "app/sessions/calls.py",
+        "app/sessions/_calls.py",
         "if self._is_giving_turns or self._standstill.is_detected():",
         "if self._is_giving_turns:",
         ("tests/sessions/test_calls.py",),
     ),
     Fault(
         "a call has its turn after its credential has expired",
-        "app/sessions/calls.py",
+        "app/sessions/_calls.py",
         "if call.stream is not Listen.STREAM and is_past(call.stream.expires_at):",
         "if False:",
         ("tests/sessions/test_calls.py",),

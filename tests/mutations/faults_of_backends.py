@@ -3,57 +3,57 @@
 from tests.mutations.fault import Fault
 
 NOTIFICATIONS = ("tests/protocol/test_exchange_notifications.py",)
-NOISE = ("tests/processes/output/test_noise.py",)
-READ_END = ("tests/processes/output/test_read_end.py",)
-FLOOD = ("tests/protocol/calls/test_flood.py",)
+NOISE = ("tests/processes/test_stderr_noise.py",)
+READ_END = ("tests/processes/test_pipes_read_end.py",)
+FLOOD = ("tests/protocol/test_framing_flood.py",)
 PROCESS = ("tests/processes/test_process.py",)
 
 FAULTS_OF_BACKENDS = (
     Fault(
         "notifications are told however many come",
-        "app/protocol/calls/notification_rate.py",
-        "if self._count <= PER_SECOND:",
-        "if self._count >= 0:",
+        "app/protocol/_notification_rate.py",
+        "if self._count <= PER_SECOND:\n            if self._kept:",
+        "if self._count >= 0:\n            if self._kept:",
         NOTIFICATIONS,
     ),
     Fault(
         "of a flood of changes the first is told and the last is not",
-        "app/protocol/calls/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         "        self._kept[change] = message, call\n",
         "        self._kept.setdefault(change, (message, call))\n",
         NOTIFICATIONS,
     ),
     Fault(
         "changes that wait are kept however many they are",
-        "app/protocol/calls/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         " or (len(self._kept) >= MAX_KEPT and not is_known)",
         "",
         NOTIFICATIONS,
     ),
     Fault(
         "a change is told to a subscription that is over",
-        "app/protocol/calls/notification_rate.py",
+        "app/protocol/_notification_rate.py",
         "if call is None or call.gateway_id in running:",
         "if call is None or running is not None:",
         NOTIFICATIONS,
     ),
     Fault(
         "a process may write noise for ever",
-        "app/processes/output/noise.py",
+        "app/processes/_stderr.py",
         "if self._in_minute == self._per_minute + 1:",
         "if self._in_minute < 0:",
         NOISE,
     ),
     Fault(
         "noise is logged however much it is",
-        "app/processes/output/noise.py",
+        "app/processes/_stderr.py",
         "self._lines <= LOGGED_LINES and ",
         "",
         NOISE,
     ),
     Fault(
         "stderr is logged however much it is",
-        "app/processes/output/noise.py",
+        "app/processes/_stderr.py",
         "room = max(0, STDERR_LINES_PER_S - self._written)",
         "room = len(lines)",
         NOISE,
@@ -88,17 +88,17 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a flood on stderr is nobody's",
-        "app/processes/output/read_end.py",
+        "app/processes/pipes.py",
         "        self._feed(data)\n        self._took(used_s() - began)\n",
         "        self._feed(data)\n",
         READ_END,
     ),
     Fault(
         "what a reader does is charged without its short steps",
-        "app/processes/output/loop_share.py",
+        "app/concurrency/loop_share.py",
         "        self._owed += seconds\n",
         "        self._owed = seconds\n",
-        ("tests/processes/output/test_loop_share.py",),
+        ("tests/concurrency/test_loop_share.py",),
     ),
     Fault(
         "a flood of notifications is read before it is dropped",
@@ -116,14 +116,14 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a flood drops what answers a question",
-        "app/protocol/calls/flood.py",
+        "app/protocol/framing.py",
         "if head is None or head[1].startswith(_STATES):",
         "if head is None:",
         FLOOD,
     ),
     Fault(
         "a server that answers fast loses notifications",
-        "app/protocol/calls/flood.py",
+        "app/protocol/framing.py",
         "        if self._count <= PER_SECOND:\n            return False\n        key",
         "        key",
         FLOOD,
@@ -158,10 +158,10 @@ FAULTS_OF_BACKENDS = (
     ),
     Fault(
         "a process that was killed for what it does is told about its stderr",
-        "app/processes/link.py",
+        "app/processes/endings.py",
         "RAISING.get(self.limit) or of_end(self.description) or hint",
         "RAISING.get(self.limit) or hint",
-        ("tests/processes/output/test_advice.py",),
+        ("tests/processes/test_endings_advice.py",),
     ),
     Fault(
         "a flood is told as a tool that takes long",

@@ -436,14 +436,14 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a tenant is charged while a busy machine lets the event loop wait",
-        "app/processes/output/loop_share.py",
+        "app/concurrency/loop_share.py",
         "used_s = time.thread_time",
         "used_s = time.perf_counter",
         LOOP_SHARES,
     ),
     Fault(
         "a large body is handled in the turn in which it was read",
-        "app/http/transports/_large_bodies.py",
+        "app/http/transports/request.py",
         "    await turn_for(request, body, shares)\n    return message\n",
         "    return message\n",
         ("tests/http/transports/test_front_shares.py",),

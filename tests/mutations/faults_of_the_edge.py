@@ -2,9 +2,9 @@
 
 from tests.mutations.fault import Fault
 
-HEADS = ("tests/http/edge/test_edge_protocol.py", "tests/http/edge/test_edge_protocol_upgrades.py")
-PIPES = ("tests/http/edge/test_edge_protocol.py",)
-READS = ("tests/http/edge/test_reading.py",)
+HEADS = ("tests/http/edge/test_http_protocol.py", "tests/http/edge/test_http_protocol_upgrades.py")
+PIPES = ("tests/http/edge/test_http_protocol.py",)
+READS = ("tests/http/edge/test_http_protocol_reading.py",)
 SHAKES = ("tests/http/edge/test_handshake.py",)
 SEALED = ("tests/http/edge/test_tls_transport.py",)
 RENEWS = ("tests/node/test_certificate_files.py",)
@@ -16,10 +16,10 @@ FAULTS_OF_THE_EDGE = (
     # --- headers
     Fault(
         "the head of a request waits for a garbage collection",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "        self.headers, self.scope = [], cast(Any, {})  # the scope leads back here\n",
         "",
-        ("tests/http/edge/test_uvicorn_protocol.py",),
+        ("tests/http/edge/test_http_protocol_answers.py",),
     ),
     Fault(
         "of two credentials that differ the one in Authorization counts",
@@ -94,7 +94,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "a connection counts anew after its handshake",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "after, self._handshake = self._handshake, None",
         "after = self._handshake = None",
         SHAKES,
@@ -151,14 +151,14 @@ FAULTS_OF_THE_EDGE = (
     # --- what one connection may have us keep
     Fault(
         "a request behind another one is read on",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "        if self.pipeline:\n            self.flow.hold()\n",
         "        if self.pipeline:\n",
         PIPES,
     ),
     Fault(
         "more requests may wait than may",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "if len(self.pipeline) > MAX_WAITING:",
         "if len(self.pipeline) > MAX_WAITING + 1:",
         PIPES,
@@ -200,56 +200,56 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "chunks may be as small as they are",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "if self._framing_bytes > MAX_FRAMING_BYTES:",
         "if False:",
         PIPES,
     ),
     Fault(
         "the framing of a body has no part of the body",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "len(body) + (len(body) >> FRAMING_SHIFT)",
         "len(body)",
         PIPES,
     ),
     Fault(
         "a body that was answered is read without end",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "if self._unread_bytes > MAX_UNREAD_BYTES:",
         "if False:",
         PIPES,
     ),
     Fault(
         "what a stranger sends is parsed as it comes",
-        "app/http/edge/_reading.py",
+        "app/http/edge/http_protocol.py",
         "if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:",
         "if True:",
         READS,
     ),
     Fault(
         "a stranger is read on while he stands in line",
-        "app/http/edge/_reading.py",
+        "app/http/edge/http_protocol.py",
         "self._is_on_hold or self._is_in_line or",
         "self._is_on_hold or",
         READS,
     ),
     Fault(
         "what is read of a stranger who has left is parsed",
-        "app/http/edge/_reading.py",
+        "app/http/edge/http_protocol.py",
         "self._among.leave_line(self._parse)",
         "pass",
         READS,
     ),
     Fault(
         "requests of strangers who have left stand in line",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "        self._among.leave_line(self._start_in_turn)\n",
         "",
         PIPES,
     ),
     Fault(
         "what is read of a guest who has left is parsed",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "        self._is_over = True  # what stood in line",
         "        # what stood in line",
         PIPES,
@@ -263,7 +263,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "who was let in is read like a stranger",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "        self._socket.set_protocol(self)\n",
         "",
         PIPES,
@@ -277,7 +277,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "what waits is kept when the client has gone",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         "        self.pipeline.clear()\n        self._leave()\n        super()",
         "        self._leave()\n        super()",
         PIPES,
@@ -376,7 +376,7 @@ FAULTS_OF_THE_EDGE = (
     ),
     Fault(
         "HTTP/2.0 in clear text is answered like 1.1",
-        "app/http/edge/_edge_protocol.py",
+        "app/http/edge/http_protocol.py",
         'if scope["http_version"] not in _VERSIONS:',
         "if False:",
         HEADS,

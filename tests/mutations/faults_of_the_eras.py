@@ -75,14 +75,14 @@ FAULTS_OF_THE_ERAS = (
     ),
     Fault(
         "a failed tool is looked for in short results only",
-        "app/protocol/tool_results.py",
+        "app/protocol/commands.py",
         "return _decode(result).is_error",
         "return len(result) < 256 and _decode(result).is_error",
-        ("tests/protocol/test_tool_results.py", "tests/sessions/test_calls.py"),
+        ("tests/protocol/test_commands_tool_results.py", "tests/sessions/test_calls.py"),
     ),
     Fault(
         "a task whose tool has failed counts as a success",
-        "app/sessions/calls.py",
+        "app/sessions/_calls.py",
         'if method == "tools/call" or method == "tasks/result":',
         'if method == "tools/call":',
         ("tests/sessions/test_calls.py",),

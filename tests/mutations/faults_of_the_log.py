@@ -5,7 +5,7 @@ from tests.mutations.fault import Fault
 IDS = ("tests/http/test_request_ids.py",)
 LINES = ("tests/telemetry/test_logs.py",)
 FOLLOWED = ("tests/integration/test_followed_requests.py",)
-WRITTEN = ("tests/http/edge/test_uvicorn_protocol.py",)
+WRITTEN = ("tests/http/edge/test_http_protocol_answers.py",)
 FRONT = ("tests/http/transports/test_front.py",)
 
 FAULTS_OF_THE_LOG = (
@@ -39,28 +39,28 @@ FAULTS_OF_THE_LOG = (
     ),
     Fault(
         "answers have no ids",
-        "app/http/edge/uvicorn_protocol.py",
+        "app/http/edge/http_protocol.py",
         "data if scope is None else data[:-2] + named(scope).lines + _CRLF",
         "data",
         FOLLOWED,
     ),
     Fault(
         "a piece of a body that looks like a head gets ids",
-        "app/http/edge/uvicorn_protocol.py",
+        "app/http/edge/http_protocol.py",
         "            scope, self._scope = self._scope, None  # what",
         "            scope = self._scope  # what",
         WRITTEN,
     ),
     Fault(
         "an answer is written at once behind one that has begun",
-        "app/http/edge/uvicorn_protocol.py",
+        "app/http/edge/http_protocol.py",
         "            or cycle.response_started\n",
         "",
         WRITTEN,
     ),
     Fault(
         "an answer that is written at once leaves a connection open that was to end with it",
-        "app/http/edge/uvicorn_protocol.py",
+        "app/http/edge/http_protocol.py",
         "            or not cycle.keep_alive\n",
         "",
         WRITTEN,

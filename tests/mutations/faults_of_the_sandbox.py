@@ -48,7 +48,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("who makes directories is told the one of many programs", _MISSED, "        if end is not None:\n", "        if False:\n", CHECKS),
     Fault("who makes a directory may read it", _MISSED, 'kept.append(({**each, "access": "write"}, count))', "kept.append((each, count))", CHECKS),
     Fault("the start of an interpreter is what its server lacks", "app/jail/spawner/_missed.py", ' or os.path.basename(path) in _CUSTOMIZING', "", ("tests/jail/spawner/test_watcher.py",)),
-    Fault("a path with more than a path in it is no secret", "app/processes/output/stderr.py", "if not _is_plain_path(value) or not (", "if not (", ("tests/processes/output/test_stderr.py",)),
+    Fault("a path with more than a path in it is no secret", "app/processes/_stderr.py", "if not _is_plain_path(value) or not (", "if not (", ("tests/processes/test_stderr.py",)),
     Fault("nobody is told that nobody serves an address", _MISSED, 'if not each.get("is_heard", True):', "if False:", CHECKS),
     Fault("who dies of a fork that was refused names no limit", _ENDINGS, "    if counted.refused_forks and limits.pids is not None:\n", "    if False:\n", ENDINGS),
     Fault("the disk of the machine is taken for the process's", _ENDINGS, 'has_own_disk and spec.state == "none" and not spec.sandbox.write', "True", ENDINGS),

@@ -291,7 +291,7 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a large body is read out of turn",
-        "app/http/transports/_large_bodies.py",
+        "app/http/transports/request.py",
         "await shares.turn(request.tenant)",
         "pass",
         ("tests/http/transports/test_front_shares.py",),

@@ -15,12 +15,13 @@ import psycopg
 import pytest
 
 from app.auth.authenticator import REMEMBER_S
+from app.cluster import changes
 from app.domain import ApiKey, BackendSpec
 from app.node.application import create_app
 from app.node.gateway import Gateway, open_gateway
 from app.settings.settings import Settings
-from app.storage import migrate
 from app.storage import database_watch as watch
+from app.storage import migrate
 from tests.node.test_gateway import SERVER
 from tests.postgres import postgres_server
 

@@ -288,6 +288,13 @@ async def test_what_the_trail_says_is_carried_out(pair: Pair) -> None:
     await becomes(SessionState.CLOSED, lambda: session.state)
 
 
+async def test_what_is_committed_has_taken_effect_here(pair: Pair) -> None:
+    """`database.on_commit`."""
+    session = await open_session(pair.first, "end")
+    await revoke(pair.first, session)
+    assert session not in list(pair.first.sessions.registry)
+
+
 async def test_a_node_that_leaves_is_not_remembered_for_anything(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """`router.forget_node`, over the notices."""
     monkeypatch.setattr(router, "REMEMBER_S", 1000.0)

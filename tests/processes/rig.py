@@ -14,8 +14,8 @@ from app.domain import BackendSpec
 from app.jail.sandbox.composer import Confined
 from app.jail.sandbox.tiers import Profile, Tier
 from app.jail.spawner.client import Command
+from app.processes.endings import Exit
 from app.processes.homes import Homes
-from app.processes.link import Exit
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions

@@ -8,7 +8,7 @@ import pytest
 
 from app.processes import _disk as disk
 from app.processes._disk import DiskWatch
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from tests.processes.rig import spec_of
 
 MIB = 1 << 20

@@ -9,8 +9,7 @@ import pytest
 from app.domain import BackendSpec, ProcessLimits, Sandbox
 from app.jail.spawner.cgroups import Usage
 from app.jail.spawner.client import End
-from app.processes.endings import Killed, at_limit, exit_of, reached
-from app.processes.link import RAISING, Exit
+from app.processes.endings import RAISING, Exit, Killed, at_limit, exit_of, reached
 from app.processes.measuring import Use
 
 SPEC = BackendSpec("acme", "echo", "server")

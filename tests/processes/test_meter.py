@@ -17,7 +17,7 @@ from app.processes import measuring
 from app.processes.measuring import look
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess
-from app.protocol.calls.notification_rate import PER_SECOND
+from app.protocol._notification_rate import PER_SECOND
 from app.telemetry.metrics import Metrics
 from tests.processes.rig import Listener, Running, as_it_is, eventually, spec_of
 from tests.processes.test_measuring import SHARES

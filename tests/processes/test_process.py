@@ -13,10 +13,10 @@ import pytest
 
 from app.errors import BackendBusy, BackendExited
 from app.processes._states import ProcessState
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from app.processes.pipes import LEAST_LINE_BYTES, LINES_A_TURN, PipeLimits
 from app.processes.supervisor import Supervisor
-from app.protocol.calls.notification_rate import PER_SECOND
+from app.protocol._notification_rate import PER_SECOND
 from tests.integration.stopwatch import stopwatch_of
 from tests.processes.rig import Listener, Running, eventually, options_of, spec_of
 

@@ -24,7 +24,7 @@ from app.jail.spawner import tree
 from app.jail.spawner.client import Command
 from app.jail.spawner.wire import INNER_STATUS_FD
 from app.processes._states import ProcessState
-from app.processes.link import RAISING
+from app.processes.endings import RAISING
 from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess

@@ -16,11 +16,10 @@ from app.errors import (
     ResponseTooLarge,
     SessionNotFound,
 )
-from app.protocol.calls.questions import MAX_QUESTIONS, QUESTION_S
-from app.protocol.calls.waiting_calls import MAX_WAITING_BYTES, MIN_WAITING
 from app.protocol.commands import CANCEL_GRACE_S, Answer, Call, Dropped, Failed, Listen, Several, ToBackend, ToStream
-from app.protocol.exchange import MAX_KEPT, Exchange
+from app.protocol.exchange import MAX_KEPT, MAX_WAITING_BYTES, MIN_WAITING, Exchange
 from app.protocol.jsonrpc import MAX_BATCH, Notification, Request, Response, parse_client
+from app.protocol.questions import MAX_QUESTIONS, QUESTION_S
 
 
 def client(text: str) -> Any:

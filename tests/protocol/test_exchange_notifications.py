@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.calls.notification_rate import MAX_KEPT, MAX_KEPT_BYTES, PER_SECOND
+from app.protocol._notification_rate import MAX_KEPT, MAX_KEPT_BYTES, PER_SECOND
 from app.protocol.commands import Answer, Call, Command, Dropped, Listen, Several, ToStream
 from app.protocol.exchange import Exchange
 from app.protocol.jsonrpc import Request, parse_client

@@ -11,7 +11,8 @@ import anyio.lowlevel
 from app.cluster.routing.memory_store import MemoryStore
 from app.domain import BackendSpec, Limits, Principal, Tenant
 from app.errors import BackendBusy, BackendError, NotFound, RoutesUnavailable
-from app.processes.link import BackendListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendListener
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.routes import Found, Quota, Route

@@ -20,11 +20,11 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
-from app.protocol.calls.questions import QUESTION_S
-from app.protocol.calls.waiting_calls import MIN_WAITING
 from app.protocol.commands import Answer, Failed
+from app.protocol.exchange import MIN_WAITING
 from app.protocol.jsonrpc import Response
-from app.sessions.calls import error_type_of
+from app.protocol.questions import QUESTION_S
+from app.sessions._calls import error_type_of
 from app.sessions.endings import HANDED_OVER, SHUTDOWN, TAKEN_OVER
 from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.registry import SessionRegistry
@@ -175,18 +175,17 @@ async def test_what_cannot_be_written_when_its_turn_comes_can_be_sent_again(rigs
 
 
 async def test_a_process_that_answers_while_it_is_written_to_is_no_recursion(
-    rigs: Rigs, registry: SessionRegistry, monkeypatch: pytest.MonkeyPatch
+    rigs: Rigs, registry: SessionRegistry
 ) -> None:
     rig = await rigs.open(1024)
     registry.standstill.ticked_at += 1000  # on a busy machine this takes longer than a node may stand still
     replies = [rig.ask(f"{number} ") for number in range(2048)]
-    send = FakeLink.send
 
-    def answer_at_once(link: FakeLink, line: bytes) -> None:
-        send(link, line)
-        link.answer()
+    def answer_at_once(line: bytes) -> None:
+        rig.link.send(line)
+        rig.link.answer()
 
-    monkeypatch.setattr(FakeLink, "send", answer_at_once)
+    rig.session.link.send = answer_at_once
     rig.answer("0 ")
     for number in range(1, 1024):
         rig.answer(f"{number} ")

@@ -8,7 +8,7 @@ import pytest
 from app.backends.failures import FailureLog
 from app.domain import BackendSpec, Principal
 from app.errors import BackendTimeout
-from app.processes.link import RAISING
+from app.processes.endings import RAISING
 from app.sessions.open_sessions import note_timeout
 
 SPEC = BackendSpec("acme", "echo", "server")

@@ -19,7 +19,7 @@ from app.errors import (
     ShuttingDown,
 )
 from app.limits.overload import Overload, Passed
-from app.protocol.calls.notification_rate import PER_SECOND
+from app.protocol._notification_rate import PER_SECOND
 from app.protocol.jsonrpc import Request, parse_client
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory

@@ -130,7 +130,7 @@ async def gone(rig: Rig) -> GatewayError:
     def send(line: bytes) -> None:
         raise BackendExited
 
-    rig.link.send = send  # type: ignore[method-assign]
+    rig.session.link.send = send
     return rig.refusal()
 
 

@@ -20,6 +20,7 @@ from app.admin.schemas.fields import SILENT, Answer
 from app.auth.api_keys import NewKey
 from app.auth.credential_uses import MAX_ADDRESSES, MAX_PRINCIPALS
 from app.auth.policy import may_revoke
+from app.cluster.node_status.questions import CREDENTIAL_USES
 from app.domain import KEY_ISSUER, ApiKey, Scope
 from app.errors import Conflict, Forbidden, NotFound
 from app.http.problems import responses
@@ -80,7 +81,7 @@ async def get_key(access: MayRead, key: KeyId, response: Response) -> ShownKey:
     """One key, and from which addresses it was used at which node. Use does not change its tag."""
     found = await _find(access, key)
     answer = tagged(response, KeyAnswer.of(found))
-    uses = await access.admin.node.credential_uses((found.tenant, KEY_ISSUER, found.id))
+    uses = await access.admin.node.ask(CREDENTIAL_USES, (found.tenant, KEY_ISSUER, found.id))
     last_first = sorted(uses.rows, key=lambda use: (use.last_at, use.first_at), reverse=True)
     used_from = [KeyUse.of(use) for use in last_first[:MAX_SHOWN]]
     return ShownKey(**dict(answer), used_from=used_from, silent_nodes=list(uses.silent))

@@ -35,6 +35,7 @@ from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.upstreams.sealed_headers import origin_of, sealed
+from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
 from app.domain import BackendSpec, ProcessLimits, Scope, is_name
@@ -141,7 +142,7 @@ async def list_backends(access: MayRead, asked: AskedPage) -> ListedBackends:
     found = await access.admin.backends.list(access.tenant, after=asked.after, limit=asked.fetch)
     if not found:
         return ListedBackends(items=[], next_cursor=None, silent_nodes=[])
-    running = RunningBackends(await access.admin.node.backends(access.tenant, found[0].name, found[-1].name))
+    running = RunningBackends(await access.admin.node.ask(BACKENDS, access.tenant, found[0].name, found[-1].name))
     page = asked.page(found, lambda spec: spec.name, running.listed)
     return ListedBackends(**dict(page), silent_nodes=running.silent)
 
@@ -153,7 +154,7 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     spec = await find_backend(access, backend)
     tagged(response, BackendAnswer.of(spec))
     node = access.admin.node
-    runs, sandboxes = await at_once(node.backends(access.tenant, spec.name, spec.name), node.sandboxes())
+    runs, sandboxes = await at_once(node.ask(BACKENDS, access.tenant, spec.name, spec.name), node.ask(SANDBOX))
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
     notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
     return RunningBackends(runs).shown(spec, sandboxes.rows, notes, in_full=in_full)
@@ -229,7 +230,7 @@ async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[Ch
 
     async def check(steps: Steps) -> CheckAnswer:
         steps.expect("catalog")
-        found = await access.admin.node.check(spec, limits, steps)
+        found = await access.admin.check(spec, limits, steps)
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
@@ -254,7 +255,7 @@ async def list_failures(access: MayReadOfAll, asked: AskedPage, backend: OfBacke
     tenants: `/tenants/-/failures`. Each node keeps ten per backend."""
     query, who = WindowQuery(asked, "id", backend), access.principal
     in_full = is_platform_admin(who) or has_scope(who, access.tenant, Scope.TENANT_ADMIN)
-    found = await access.admin.node.failures(access.reach, query.window)
+    found = await access.admin.node.ask(FAILURES, access.reach, query.window)
     return query.page(found, partial(ListedFailure.of, in_full=in_full))
 
 

@@ -8,6 +8,7 @@ from app.admin._paging import AskedPage, AskedWindow, Page, RunningPage
 from app.admin._route import ResourceRouter
 from app.admin.context import Platform
 from app.admin.schemas.fields import Answer, UseMembers
+from app.cluster.node_status.questions import USE
 
 router = ResourceRouter(tags=["nodes"])
 
@@ -90,4 +91,4 @@ class TenantUseAnswer(UseMembers):
 @router.get("/use")
 async def list_use(access: Platform, asked: AskedWindow) -> RunningPage[TenantUseAnswer]:
     """What each active tenant uses. A node reports at most 2,000 tenants, the first in the order."""
-    return asked.page(await access.admin.node.use(asked.window), TenantUseAnswer.of)
+    return asked.page(await access.admin.node.ask(USE, asked.window), TenantUseAnswer.of)

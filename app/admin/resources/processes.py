@@ -13,6 +13,7 @@ from app.admin.context import MayManage, MayReadOfAll
 from app.admin.idempotency import ONCE
 from app.admin.schemas.fields import UseMembers
 from app.cluster.node_status.listing import Window
+from app.cluster.node_status.questions import PROCESSES, RESTART_PROCESS, STDERR
 from app.errors import NotFound, nodes_unavailable
 from app.http.problems import responses
 
@@ -79,7 +80,7 @@ async def list_processes(
     """The processes of a tenant's backends on all nodes, including warm ones; for platform administrators also of all
     tenants: `/tenants/-/processes`."""
     window = replace(asked.window, only=process)
-    return asked.page(await access.admin.node.processes(access.reach, window), ProcessAnswer.of)
+    return asked.page(await access.admin.node.ask(PROCESSES, access.reach, window), ProcessAnswer.of)
 
 
 @router.post("/processes/{process}:restart", dependencies=[ONCE], responses=responses(409))
@@ -87,11 +88,11 @@ async def restart_process(access: MayManage, process: ProcessId) -> RestartAnswe
     """Stops one process, on whatever node it is; the next one starts when it is needed, at once if it was warm. The
     answer says what becomes of its sessions. No call runs twice."""
     node = access.admin.node
-    found = await node.processes(access.tenant, Window(only=process))
+    found = await node.ask(PROCESSES, access.tenant, Window(only=process))
     if not found.rows:
         raise nodes_unavailable(found.silent) if found.silent else NotFound("Process not found")
     await access.admin.audit.append(access.act("process.restart", f"processes/{process}", found.rows[0].backend))
-    restarted = await node.restart_process(access.tenant, process)
+    restarted = await node.ask(RESTART_PROCESS, access.tenant, process)
     if restarted is None:
         raise NotFound("Process not found")
     return RestartAnswer(
@@ -107,7 +108,7 @@ async def restart_process(access: MayManage, process: ProcessId) -> RestartAnswe
 @router.get("/processes/{process}/stderr")
 async def read_stderr(access: MayManage, process: ProcessId, lines: Lines = DEFAULT_LINES) -> StderrAnswer:
     """The last lines of stderr. For administrators only: servers may write secrets there."""
-    found = await access.admin.node.stderr(access.tenant, process, lines)
+    found = await access.admin.node.ask(STDERR, access.tenant, process, lines)
     if found is None:
         raise NotFound("Process not found")
     return StderrAnswer(lines=list(found))

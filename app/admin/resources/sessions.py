@@ -11,6 +11,7 @@ from app.admin._route import ResourceRouter
 from app.admin.context import MayManage, MayReadOfAll
 from app.admin.schemas.fields import UseMembers
 from app.cluster.node_status.listing import Window
+from app.cluster.node_status.questions import END_SESSION, SESSIONS
 from app.errors import SessionNotFound, nodes_unavailable
 
 router = ResourceRouter(tags=["sessions"])
@@ -48,15 +49,15 @@ class SessionAnswer(UseMembers):
 @router.get("/sessions")
 async def list_sessions(access: MayReadOfAll, asked: AskedWindow) -> RunningPage[SessionAnswer]:
     """The sessions of a tenant on all nodes; for platform administrators also of all tenants: `/tenants/-/sessions`."""
-    return asked.page(await access.admin.node.sessions(access.reach, asked.window), SessionAnswer.of)
+    return asked.page(await access.admin.node.ask(SESSIONS, access.reach, asked.window), SessionAnswer.of)
 
 
 @router.delete("/sessions/{session}", status_code=204)
 async def end_session(access: MayManage, session: SessionId) -> None:
     """Ends a session: its streams end, its calls fail, its process stops. The client can open a new one."""
-    found = await access.admin.node.sessions(access.tenant, Window(only=session))
+    found = await access.admin.node.ask(SESSIONS, access.tenant, Window(only=session))
     if not found.rows:
         raise nodes_unavailable(found.silent) if found.silent else SessionNotFound(hint="")
     await access.admin.audit.append(access.act("session.end", f"sessions/{session}"))
-    if not await access.admin.node.end_session(access.tenant, session):
+    if not await access.admin.node.ask(END_SESSION, access.tenant, session):
         raise SessionNotFound(hint="")

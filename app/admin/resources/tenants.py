@@ -14,6 +14,8 @@ from app.admin.context import Access, MayPerhapsManage, MayRead, MayRegister, Pl
 from app.admin.idempotency import ONCE
 from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
 from app.auth.policy import is_platform_admin
+from app.cluster.node_status.limits_use import added
+from app.cluster.node_status.questions import LIMITS_USE
 from app.domain import DEFAULT_TENANT, InspectionMode, Limits, Scope, Tenant
 from app.errors import Conflict, Forbidden
 from app.http.problems import responses
@@ -48,7 +50,8 @@ async def list_tenants(access: Platform, asked: AskedPage) -> Page[TenantAnswer]
 async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
     """One tenant: its limits, and how much of each is used."""
     tenant = await access.admin.tenants.get(access.tenant)
-    use, silent = await access.admin.node.limits_use(access.tenant)
+    told = await access.admin.node.ask(LIMITS_USE, access.tenant)
+    use = added(told.rows)
     shown = LimitsUseAnswer(
         sessions=use.sessions,
         sessions_per_principal=use.sessions_of_one,
@@ -58,7 +61,7 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
         spawns_per_minute=use.spawns,
         parked_sessions=use.parked_sessions,
         frozen_sessions=use.frozen_sessions,
-        silent_nodes=list(silent),
+        silent_nodes=list(told.silent),
     )
     return tagged(response, TenantInUse(**dict(TenantAnswer.of(tenant)), use=shown).made(tenant))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from app.domain import BackendSpec
 from app.jail.sandbox.needs import NEVER
 from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
-from app.processes.output.advice import of_words
+from app.processes.endings import of_words
 from app.text.public_addresses import Address, is_public
 
 MOST = 10  # of a report

@@ -22,9 +22,8 @@ from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidRespo
 from app.jail.sandbox.composer import Confined
 from app.jail.spawner.client import MISSED_BYTES
 from app.processes.conversation import Conversation, result_of
-from app.processes.endings import at_limit
-from app.processes.link import CHECK_HINT, RAISING, BackendLink
-from app.processes.output.advice import of_words
+from app.processes.endings import CHECK_HINT, RAISING, at_limit, of_words
+from app.processes.link import BackendLink
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import SERVER_INFO_KEY, SESSIONLESS, is_refused_handshake
 from app.protocol.revisions import HANDSHAKE

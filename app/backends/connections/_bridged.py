@@ -5,7 +5,8 @@ from typing import Protocol, runtime_checkable
 
 from app.backends.connections._captured import PassingLink, Tap, retapped
 from app.errors import CallCutOff, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge, is_refusal
-from app.processes.link import BackendLink, BackendListener, CallListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendLink, BackendListener, CallListener
 from app.protocol import tolerant
 from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 from app.protocol.jsonrpc import answered_id, several

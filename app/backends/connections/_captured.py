@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from app.errors import GatewayError, InvalidMessage
-from app.processes.link import BackendLink, BackendListener, CallListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendLink, BackendListener, CallListener
 from app.protocol.jsonrpc import parse_backend, several
 
 Outer = Callable[[bytes], bytes | None]

@@ -14,7 +14,8 @@ from typing import Protocol, runtime_checkable
 from app.backends.connections._captured import PassingLink
 from app.backends.connections.source import Keeper, LinkLease, Probed
 from app.errors import BackendError, BackendUnavailable, GatewayError, InvalidMessage
-from app.processes.link import BackendListener, CallListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendListener, CallListener
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import several
 

@@ -15,7 +15,8 @@ import anyio
 from app.backends._lease import Lease
 from app.domain import Principal
 from app.errors import BackendError, BackendTimeout, GatewayError, InvalidResponse
-from app.processes.link import BackendListener, CallListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendListener, CallListener
 from app.processes.process import BackendProcess
 from app.protocol.commands import NOISE, Dropped
 from app.protocol.shared.cached_handshake import INITIALIZED

@@ -21,7 +21,8 @@ from app.backends.connections.era import Era
 from app.backends.connections.source import Keeper, LinkLease
 from app.errors import GatewayError
 from app.limits.loop_shares import LoopShares
-from app.processes.link import BackendListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendListener
 from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing

@@ -23,7 +23,8 @@ from app.errors import (
     InvalidMessage,
     InvalidResponse,
 )
-from app.processes.link import BackendLink, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.exchange import PING
 from app.protocol.jsonrpc import (

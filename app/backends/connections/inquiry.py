@@ -10,7 +10,7 @@ from app.backends.connections._toolset_member import ToolsetMember
 from app.backends.connections.era import Era
 from app.backends.connections.source import LinkLease
 from app.errors import BackendTimeout, GatewayError
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from app.protocol.jsonrpc import Params, encoded
 from app.protocol.revisions import HANDSHAKE
 from app.protocol.toolset.offer import Offer, promised

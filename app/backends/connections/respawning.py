@@ -27,7 +27,8 @@ from app.errors import (
     InvalidResponse,
     is_refusal,
 )
-from app.processes.link import BackendListener, CallListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendListener, CallListener
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
 

@@ -1,6 +1,6 @@
 """SessionLink: a session's side of its link, from before it has one until it is given back."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import anyio
 
@@ -16,13 +16,15 @@ from app.telemetry.metrics import Metrics
 class SessionLink:
     """Sends to the session's process, or to the bridge before it."""
 
-    __slots__ = ("_asking", "_lease", "_link", "_metrics", "_parkable", "_tap", "rest")
+    __slots__ = ("_asking", "_lease", "_link", "_metrics", "_parkable", "_tap", "rest", "send")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._lease: LinkLease | None = None
         self._parkable: Parkable | None = None  # the lease, if it can rest
         self._link: BackendLink | None = None
+        # Writes a line of the client, as BackendLink.send. Raises InvalidMessage while there is no process.
+        self.send: Callable[[bytes], None] = _refuse
         self._tap: Tap | None = None
         self._asking: anyio.CancelScope | None = None
         self.rest: Rest | None = None
@@ -66,15 +68,15 @@ class SessionLink:
         self._lease = lease
         kept: object = lease
         self._parkable = kept if isinstance(kept, Parkable) else None  # once: it looks at each attribute
-        self._link = link = lease.link
-        link.attach(session)
+        self._use(lease.link)
+        lease.link.attach(session)
         self._put_tap(session)
 
     def bridge(self, session: BridgedSession) -> None:
         """Puts a bridge between the session and its process, which speaks 2026-07-28 only."""
         assert self._link is not None
         bare = self._link if self._tap is None else retapped(self._link, session, None)
-        self._link = BridgedLink(bare, session)
+        self._use(BridgedLink(bare, session))
         self._put_tap(session)  # behind the bridge
 
     def tap(self, tap: Tap | None, session: BridgedSession) -> None:
@@ -82,22 +84,14 @@ class SessionLink:
         more."""
         had, self._tap = self._tap, tap
         if self._link is not None and (had is not None or tap is not None):
-            self._link = retapped(self._link, session, tap)
+            self._use(retapped(self._link, session, tap))
 
     def _put_tap(self, session: BridgedSession) -> None:
         if self._tap is not None:
             self.tap(self._tap, session)
 
-    def send(self, line: bytes) -> None:
-        """Writes a line of the client.
-
-        Raises:
-            InvalidMessage: there is no process yet.
-            BackendError: it is gone, or does not read.
-        """
-        if self._link is None:
-            raise InvalidMessage("the first request of a session is `initialize`")
-        self._link.send(line)
+    def _use(self, link: BackendLink) -> None:
+        self._link, self.send = link, link.send
 
     def tell(self, line: bytes) -> None:
         """Writes a line of the gateway's own; if the process is gone or does not read, counts it as dropped."""
@@ -166,3 +160,7 @@ class SessionLink:
             self._link.end()
         if self._lease is not None:
             self._lease.release(reason)
+
+
+def _refuse(line: bytes) -> None:
+    raise InvalidMessage("the first request of a session is `initialize`")

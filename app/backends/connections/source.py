@@ -9,7 +9,8 @@ from app.domain import BackendSpec, Limits, Principal, Rest
 from app.domain.resources.guides import Guide
 from app.domain.resources.recipes import Recipe
 from app.errors import GatewayError
-from app.processes.link import BackendLink, Exit
+from app.processes.endings import Exit
+from app.processes.link import BackendLink
 
 
 def rests_as(spec: BackendSpec) -> Rest | None:

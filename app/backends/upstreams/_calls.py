@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from app.backends.upstreams._flow import Flow
 from app.backends.upstreams.requests import is_sessionless
 from app.errors import GatewayError, InvalidMessage, ParseError
-from app.protocol.calls.flood import RELEASE_S, Flood
+from app.protocol.framing import RELEASE_S, Flood
 from app.protocol.jsonrpc import Request, Response, dump_response, on_one_line, parse_backend, several
 from app.protocol.tolerant import BYTE_ORDER_MARK
 

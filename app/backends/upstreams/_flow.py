@@ -5,8 +5,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from app.processes.output.loop_share import UNLIMITED, LoopShare
-from app.protocol.calls.flood import spared_bytes
+from app.concurrency.loop_share import UNLIMITED, LoopShare
+from app.protocol.framing import spared_bytes
 
 FLOOD_BURST_BYTES, FLOOD_BYTES_PER_S = 16 << 20, 4 << 20  # besides answers, as of a process
 SMALL_BYTES = 64 << 10  # answers up to this size count like other messages

@@ -20,10 +20,11 @@ from app.backends.upstreams._http_sse import OldStream
 from app.backends.upstreams._streamable import Streamable
 from app.backends.upstreams._wire import OlderServer, SessionLost, Side, Wire
 from app.backends.upstreams.requests import RoutingHeaders
+from app.concurrency.loop_share import charged
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited, GatewayError
-from app.processes.link import BackendListener, CallListener, Exit
-from app.processes.output.loop_share import charged
+from app.processes.endings import Exit
+from app.processes.link import BackendListener, CallListener
 from app.protocol.jsonrpc import ABSENT, Message, Notification, Request, Response, members_of, parse_backend, string_of
 
 MAX_CALLS = 64  # that are posted at once; later ones wait their turn

@@ -25,10 +25,10 @@ from app.backends.upstreams._flow import Flow
 from app.backends.upstreams._link import UpstreamLink
 from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
 from app.backends.upstreams.requests import RoutingHeaders, base_headers
+from app.concurrency.loop_share import UNLIMITED, LoopShare, Shares
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
 from app.jail.egress.dialling import Dialler
-from app.processes.output.loop_share import UNLIMITED, LoopShare, Shares
 from app.telemetry.metrics import Metrics
 
 CLOSE_S = 5.0  # for telling the servers, when the node ends

@@ -9,7 +9,7 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.connections.toolsets import Toolsets
 from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
-from app.cluster.affected import Affected, Kind
+from app.cluster._affected import Affected, Kind
 from app.cluster.node_status.inspecting import Inspecting
 from app.domain import BackendSpec, Tenant
 from app.errors import BackendNotFound, BackendUnavailable, Disabled

@@ -1,11 +1,9 @@
 """Inspections as values: what is asked for, what is shown, and how the parts of several nodes become one."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
-
-import msgspec
 
 from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
@@ -41,23 +39,14 @@ class InspectionAsked:
         end = self.opened_at + self.seconds
         return min(end, self.expires_at or end)
 
-    def among(self, nodes: Iterable[str]) -> Self:
-        """Each of these nodes has a part."""
-        return replace(self, nodes=",".join(nodes))
+    def among(self, nodes: Sequence[str]) -> Self:
+        """Each of these nodes has a part, if there are several."""
+        return replace(self, nodes=",".join(nodes)) if len(nodes) > 1 else self
 
     def place(self, node: str, now: float) -> Place | None:
         """Of this node among those that have parts."""
         nodes = self.nodes.split(",")
         return Place(nodes.index(node), len(nodes), now - self.opened_at) if node in nodes else None
-
-    def words(self) -> Mapping[str, str]:
-        """For another node."""
-        return {name: str(value) for name, value in asdict(self).items()}
-
-    @classmethod
-    def said(cls, words: Mapping[str, str]) -> Self:
-        """The inverse of `words`."""
-        return msgspec.convert(words, cls, strict=False)
 
 
 @dataclass(frozen=True, slots=True)

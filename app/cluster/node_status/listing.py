@@ -5,7 +5,7 @@ sessions sends two hundred, and the merged page is exact.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from heapq import nsmallest
 from operator import itemgetter
@@ -22,10 +22,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Generic[T]):
-    """The answers of all nodes but the `silent` ones, which are named by id."""
+    """The answers of the nodes that were `asked`, but for the `silent` ones. Nodes are named by id."""
 
     rows: Sequence[T]
-    silent: Sequence[str]
+    silent: Sequence[str] = ()
+    asked: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,8 @@ class Listing(Generic[R]):
     silent: Sequence[str] = ()
 
 
-def merged(listings: Sequence[Listing[R]], window: Window, silent: Sequence[str] = ()) -> Listing[R]:
+def merged(told: Gathered[Listing[R]], _tenant: str | None, window: Window) -> Listing[R]:
     """One listing from those of all nodes."""
-    rows = [row for listing in listings for row in listing.rows]
+    rows = [row for listing in told.rows for row in listing.rows]
     chosen = window.first(rows, lambda row: row.position(window.sort))
-    return Listing(chosen, sum(listing.total for listing in listings), silent)
+    return Listing(chosen, sum(listing.total for listing in told.rows), told.silent)

@@ -17,12 +17,12 @@ from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstream_check import check_upstream
 from app.backends.upstreams.upstreams import Upstreams
 from app.cluster.node_status._census import NOBODY, Census, Counted
-from app.cluster.node_status.activity import STEPS, NodeActivity
+from app.cluster.node_status._process_restart import Restarted, restart
+from app.cluster.node_status.activity import NodeActivity
 from app.cluster.node_status.inspecting import Inspecting
 from app.cluster.node_status.limits_use import LimitsUse, use_of
 from app.cluster.node_status.listing import CallWindow, Listing, Use, Window, position
 from app.cluster.node_status.problems.problem import Problem
-from app.cluster.node_status.process_restart import Restarted, restart
 from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
@@ -41,7 +41,7 @@ from app.jail.sandbox.report import SandboxView
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
-from app.sessions.call_notes import program_of
+from app.sessions.call_observers import program_of
 from app.sessions.endings import ENDED_BY_ADMINISTRATOR
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
@@ -219,8 +219,10 @@ class NodeOverview:
         ]
         return Listing(window.first(found, lambda view: view.position(window.sort)), len(found))
 
-    def activity(self, tenant: str | None, steps: int = STEPS) -> NodeActivity:
-        """The last quarter of an hour, or its last steps."""
+    def activity(self, tenant: str | None, node: str, steps: int) -> NodeActivity | None:
+        """The last steps of the last quarter of an hour; None if another node is meant."""
+        if node not in ("", self._id):
+            return None
         limit = self._registry.overload.memory.limit if tenant is None else 0
         return self._watching.activity.of(tenant, self._id, limit, steps)
 

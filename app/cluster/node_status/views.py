@@ -8,8 +8,8 @@ from app.backends.inventory import BackendSnapshot
 from app.cluster.node_status.listing import NO_USE, Use, newest_first, position
 from app.domain import public_id
 from app.jail.sandbox.report import SandboxView
+from app.telemetry.call_history.history import CallRecord
 from app.telemetry.call_history.kept import CallFacts, KeptCall
-from app.telemetry.call_history.record import CallRecord
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -9,9 +9,9 @@ import contextlib
 import ssl
 from typing import Any, NamedTuple, Self
 
-from app.http.edge._reading import AT_ONCE_BYTES
 from app.http.edge._refusals import TLS_FAILED
 from app.http.edge.connections import PIECE_BYTES, Connections
+from app.http.edge.http_protocol import AT_ONCE_BYTES
 
 MOST_ENCRYPTED_BYTES = 64 << 10  # at once: the buffer of a connection keeps the size that it once had
 

@@ -3,10 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import parse_qsl
-
-import msgspec
 
 from app.cluster.all_nodes import OVERVIEW
 from app.cluster.peers.client import CHALLENGE, COMPLAIN_EVERY_S, FORWARDED, GREETING_PATH, OTHER_KEY, PROOF, SESSION
@@ -17,7 +13,7 @@ from app.http.remote.late_heads import LateHeads, LateSend
 from app.http.scope import BY_NODE, LET_IN
 from app.http.transports.request import McpRequest
 
-Tell = Callable[[str, dict[str, str]], Any]  # see `all_nodes.answer_for`
+Tell = Callable[[str, bytes], bytes | None]  # see `AllNodes.answer`
 
 _GREETING = GREETING_PATH.decode()
 
@@ -65,11 +61,10 @@ class PeerRequests:
         if not path.startswith(OVERVIEW) or FORWARDED not in request.headers:
             return False
         await self.accept(request)
-        query = dict(parse_qsl(request.scope["query_string"].decode("latin-1")))
-        told = self._tell(path.removeprefix(OVERVIEW), query)
+        told = self._tell(path.removeprefix(OVERVIEW), await request.body(self._max_body_bytes))
         if told is None:
             raise HttpRefusal(404, "not_found", "there is nothing at this address")
-        await request.answer(200, msgspec.json.encode(told))
+        await request.answer(200, told)
         return True
 
     async def _has_greeted(self, request: McpRequest) -> bool:

@@ -11,9 +11,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus, SendTimeoutError
 from starlette.types import Send
 
-from app.http.transports._large_answers import pieces
-from app.http.transports.request import McpRequest
-from app.processes.output.loop_share import LoopShare, charged
+from app.concurrency.loop_share import LoopShare, charged
+from app.http.transports.request import McpRequest, pieces
 from app.protocol.commands import Answer, Failed
 from app.protocol.sse_format import FIRST_BYTE, encode_message, encode_parts, encode_retry
 from app.sessions.streams.resumption import Reader

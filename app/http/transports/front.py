@@ -1,11 +1,14 @@
-"""Front: the outermost ASGI application. Authenticates and dispatches `/t/…`; Rest takes everything else."""
+"""Front: the outermost ASGI application. Authenticates and dispatches `/t/…`; Rest takes everything else.
+
+What pages of the console ask comes back to it, with a key instead of their cookie.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
@@ -31,6 +34,8 @@ from app.sessions.registry import SessionRegistry
 from app.telemetry.logs import LogContext, current
 
 Endpoint = Callable[[McpRequest], Awaitable[None]]
+Passage = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]  # `console.passage`
+FROM_PAGES = "/console/-/"
 
 _REQUEST_HEADERS = (
     b"Authorization, X-API-Key, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
@@ -53,7 +58,9 @@ class Front:
         registry: SessionRegistry,
         guard: StandstillGuard,
         shares: LoopShares | None = None,
+        from_pages: Passage | None = None,
     ) -> None:
+        self._from_pages = from_pages
         self._rest, self._authenticator, self._registry, self._guard = rest, authenticator, registry, guard
         self._shares = shares or LoopShares()
         self._hosts, self._requests, self._public_url, self._inside, self._tracer, self._issuers = rest.door
@@ -68,6 +75,9 @@ class Front:
             await self._rest.app(scope, receive, send)
             return
         path: str = scope["path"]
+        if self._from_pages is not None and path.startswith(FROM_PAGES):
+            await self._from_pages(self, scope, receive, send)
+            return
         is_nowhere = _is_nowhere(path, scope.get("raw_path") or b"")
         if is_nowhere:
             path = scope["path"] = scope["raw_path"].decode("ascii")  # matches no route: none has an encoded character

@@ -6,10 +6,9 @@ from urllib.parse import parse_qs
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.http.remote.remote_sessions import RemoteSessions
-from app.http.transports._large_bodies import parsed, turn_for
 from app.http.transports.arriving_bodies import ArrivingBodies
 from app.http.transports.event_stream import StreamOptions, send_events
-from app.http.transports.request import McpRequest
+from app.http.transports.request import McpRequest, parsed, turn_for
 from app.limits.loop_shares import LoopShares
 from app.protocol.commands import Listen
 from app.protocol.headers import is_json, parse_accept

@@ -1,7 +1,8 @@
 """McpRequest: one HTTP request to an MCP endpoint, and its answers as plain ASGI."""
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import parse_qs
 
@@ -9,11 +10,12 @@ import anyio
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth.authenticator import CredentialExpiry
 from app.auth.policy import has_scope
 from app.auth.tokens import Target
 from app.cluster.peers.client import CLIENT_ADDRESS
 from app.cluster.peers.credentials import Word
+from app.concurrency.loop_share import UNLIMITED, Shares
 from app.domain import Principal, public_id
 from app.domain import Scope as Permission
 from app.errors import (
@@ -37,7 +39,8 @@ from app.http.scope import AT_ONCE
 from app.http.transports.access_lines import Seen
 from app.http.transports.arriving_bodies import ALL_AT_ONCE, ArrivingBodies
 from app.http.transports.client_gone import ClientGone
-from app.processes.output.loop_share import UNLIMITED, Shares
+from app.limits.loop_shares import LoopShares
+from app.protocol.commands import Answer
 from app.protocol.jsonrpc import Message, parse_client
 from app.telemetry.tracing.tracer import Tracer
 from app.text.memo import memo
@@ -398,3 +401,67 @@ _CLOSE = ((b"connection", b"close"),)
 
 def _too_large(limit: int) -> HttpRefusal:
     return HttpRefusal(413, "body_too_large", f"the body is over the limit of {limit} bytes", headers=_CLOSE)
+
+
+# --- Large answers: each piece is written when the client has read those before it. So what a connection has to write
+# is never more than a piece, whatever the answer's size.
+
+PIECE_BYTES = 128 << 10
+
+
+def pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts, none of them longer than PIECE_BYTES."""
+    for part in parts:
+        if len(part) <= PIECE_BYTES:
+            yield part
+        else:
+            yield from (part[start : start + PIECE_BYTES] for start in range(0, len(part), PIECE_BYTES))
+
+
+def answer_with(
+    request: McpRequest, status: int, outcome: Answer, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> Awaitable[None]:
+    """Sends the answer to a call, as JSON."""
+    if outcome.large is None:
+        return request.answer(status, outcome.payload(), headers)
+    return _send_in_pieces(request.send, status, outcome.parts(), headers)
+
+
+async def _send_in_pieces(
+    send: Send, status: int, parts: Sequence[bytes], headers: Iterable[tuple[bytes, bytes]]
+) -> None:
+    raw = [JSON_TYPE, (b"content-length", b"%d" % sum(map(len, parts))), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    for piece in pieces(parts):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)  # to a client that reads fast it never waits
+    await send({"type": "http.response.body", "body": b""})
+
+
+# --- Large bodies: reading one can take the loop tens of milliseconds, and cannot be cut. So it has a turn, and is
+# counted.
+
+HEAVY_BODY = 64 << 10  # bytes: from here on its tenant is charged for reading it
+
+
+async def turn_for(request: McpRequest, body: bytes, shares: LoopShares) -> None:
+    """Waits until this body may be read. Raises what `require_still_allowed` raises."""
+    if len(body) >= HEAVY_BODY:
+        await shares.turn(request.tenant)
+        await request.require_still_allowed()
+
+
+def parsed(request: McpRequest, body: bytes, shares: LoopShares) -> Message | list[Message]:
+    """What is in it."""
+    if len(body) < HEAVY_BODY:
+        return request.parse(body)
+    with shares.measured(request.tenant):
+        return request.parse(body)
+
+
+async def read_in_turn(request: McpRequest, body: bytes, shares: LoopShares) -> Message | list[Message]:
+    """Both. Whoever handles the message reads it again: that has a turn of its own."""
+    await turn_for(request, body, shares)
+    message = parsed(request, body, shares)
+    await turn_for(request, body, shares)
+    return message

@@ -1,5 +1,5 @@
 """The spans of requests that did not become a call of a session: refused ones, notifications, batches, the way to
-another node. Those of calls are in sessions/call_spans.py."""
+another node. Those of calls are in sessions/call_observers.py."""
 
 import time
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from app.errors import GatewayError
 from app.http.transports.client_gone import ClientGone
 from app.http.transports.request import McpRequest
 from app.protocol.jsonrpc import Message, Request, Response
-from app.sessions.call_spans import NAMED
-from app.telemetry.call_history.record import name_of
+from app.sessions.call_observers import NAMED
+from app.telemetry.call_history.history import name_of
 from app.telemetry.tracing.context import new_span
 from app.telemetry.tracing.spans import MAX_TEXT, Attributes
 from app.telemetry.tracing.tracer import Tracer

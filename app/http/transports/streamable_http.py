@@ -7,12 +7,10 @@ from prometheus_client import Gauge
 from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.http.remote.remote_sessions import RemoteSessions
-from app.http.transports._large_answers import answer_with
-from app.http.transports._large_bodies import HEAVY_BODY, parsed, read_in_turn
 from app.http.transports.arriving_bodies import ArrivingBodies
 from app.http.transports.client_gone import unless_gone
 from app.http.transports.event_stream import StreamOptions, send_events
-from app.http.transports.request import McpRequest
+from app.http.transports.request import HEAVY_BODY, McpRequest, answer_with, parsed, read_in_turn
 from app.http.transports.request_spans import message_over
 from app.http.transports.sessionless_http import SessionlessHttp
 from app.limits.loop_shares import LoopShares

@@ -59,7 +59,6 @@ def join(opening: Opening, credentials: Credentials, routes: Routes, sessions: S
         routing.peers,
         routing.url,
         heartbeat.departed.values,
-        sessions.kept_calls.archive,
     )
     return Membership(heartbeat, all_nodes, guard, probe, router)
 

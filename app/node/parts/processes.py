@@ -33,7 +33,7 @@ from app.processes import homes, own_homes
 from app.processes.forking.forking import ForkingOptions
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
-from app.sessions.call_spans import waiting_for_a_process
+from app.sessions.call_observers import waiting_for_a_process
 from app.sessions.reclaiming import Reclaiming
 from app.settings.environment import PREFIX
 from app.settings.settings import Settings

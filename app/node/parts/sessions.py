@@ -15,8 +15,8 @@ from app.cluster.redis.latency import Latency
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import BackendSpec
 from app.jail.sandbox.report import view_of
+from app.limits.gates import Tallies
 from app.limits.overload import Marks, Overload
-from app.limits.tallies import Tallies
 from app.limits.use_metrics import show_use
 from app.node.parts.credentials import Credentials
 from app.node.parts.kept_calls import KeptCalls, keep_calls
@@ -25,7 +25,7 @@ from app.node.parts.processes import Processes, due_to_clients
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.parts.watching import Watched, watch
-from app.sessions.calls import Watchers
+from app.sessions.call_observers import Watchers
 from app.sessions.open_sessions import note_timeout
 from app.sessions.registry import SessionRegistry
 from app.sessions.routes import caller_key

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from app.errors import InvalidResponse
-from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
+from app.protocol.commands import is_tool_error
 from app.protocol.eras.sessionless_envelope import HEADER_MISMATCH, MISSING_CAPABILITY, SERVER_INFO_KEY
+from app.protocol.exchange import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -25,7 +26,6 @@ from app.protocol.jsonrpc import (
     object_in,
     string_of,
 )
-from app.protocol.tool_results import is_tool_error
 
 RESOURCE_NOT_FOUND = -32002  # of the handshake era
 URL_ELICITATION_REQUIRED = -32042  # of 2025-11-25

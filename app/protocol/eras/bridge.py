@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.eras.answers import as_handshake_era
 from app.protocol.eras.input_required import NEEDS, as_client_knows, why_not_asked, with_key
 from app.protocol.eras.sessionless_envelope import (
@@ -25,6 +24,7 @@ from app.protocol.eras.sessionless_envelope import (
     VERSION_KEY,
     across_eras,
 )
+from app.protocol.exchange import SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     ABSENT,
     INTERNAL_ERROR,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.protocol._running_tasks import task_id_of
-from app.protocol.calls.stream_choice import RELATED_TASK_KEY
+from app.protocol.exchange import RELATED_TASK_KEY
 from app.protocol.jsonrpc import ABSENT, Params, Request, encoded, members_of, object_in, string_of
 from app.protocol.shared.shared_call import Member
 

@@ -13,10 +13,9 @@ import msgspec
 from app.errors import BackendBusy, GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol import tolerant
 from app.protocol._running_tasks import task_made
-from app.protocol.calls.stream_choice import SUBSCRIPTION_KEY
 from app.protocol.commands import NOISE, Dropped
 from app.protocol.eras.sessionless_envelope import LEVELS
-from app.protocol.exchange import PING
+from app.protocol.exchange import PING, SUBSCRIPTION_KEY
 from app.protocol.jsonrpc import (
     ABSENT,
     INVALID_PARAMS,

@@ -1,7 +1,7 @@
 """Answers that a toolset gives itself."""
 
+from app.protocol.commands import is_tool_error
 from app.protocol.jsonrpc import INVALID_PARAMS, Request, Response, error_response, result_response
-from app.protocol.tool_results import is_tool_error
 from app.protocol.toolset.listing import Place, Withheld
 from app.protocol.toolset.outs import Out, ToSession
 

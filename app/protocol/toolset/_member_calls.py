@@ -2,7 +2,7 @@
 
 import msgspec
 
-from app.protocol.calls.stream_choice import FEEDBACK
+from app.protocol.exchange import FEEDBACK
 from app.protocol.jsonrpc import Response, answered_id
 from app.protocol.toolset.outs import ToMember
 from app.protocol.without_id import may_be_of_a_call

@@ -40,8 +40,8 @@ from app.protocol.jsonrpc import (
     parse_backend,
     string_of,
 )
-from app.sessions.call_notes import asked_now
-from app.sessions.calls import error_type_of
+from app.sessions._calls import error_type_of
+from app.sessions.call_observers import asked_now
 from app.sessions.sessionless._questions import Question, as_input_request, lacking_for, lacking_mode
 from app.sessions.sessionless.pooled_session import PooledSession
 from app.sessions.streams.streams import EventStream, Reply
@@ -348,7 +348,7 @@ class SessionlessCall:
             outcome.call.answered_as(error_type)
         else:
             error_type, size = outcome.error.reason, 0
-        self.session.calls.answered(self._served, outcome, error_type, size)
+        self.session.calls.served(self._served, outcome, error_type, size)
         reply.answer(outcome)
 
     def _over(self, given_up: str = "") -> None:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
+from app.telemetry.call_history.history import CallRecord
 from app.telemetry.call_history.query import CallFilter, CallGroup
-from app.telemetry.call_history.record import CallRecord
 
 MAX_METHOD = 128  # characters of a method: clients choose it
 

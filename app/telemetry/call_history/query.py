@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from app.telemetry.call_history.record import CallRecord
+from app.telemetry.call_history.history import CallRecord
 
 GroupBy = Literal["backend", "tool", "outcome", "subject", "client"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)

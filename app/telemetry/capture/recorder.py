@@ -75,7 +75,7 @@ class Recorder:
         self._add("client", "to_server", message, dump(message))
         self._cause = 0
 
-    def refused(self, message: Request, error: GatewayError) -> None:
+    def refused(self, message: Request, error: GatewayError, now: float) -> None:
         """The client's request was not accepted, or could not be sent. The client of a pooled session is not known."""
         self._cause = 0
         if self._is_pooled():
@@ -88,8 +88,16 @@ class Recorder:
         """The client sends something that needs no answer."""
         self._cause = self._add("client", "to_server", message, dump(message))
 
-    def answered(self, outcome: Answer | Failed) -> None:
-        """The client gets the outcome of a call."""
+    def over(self, outcome: Answer | Failed, error_type: str, seconds: float, size: int) -> None:
+        """A call has its outcome. Of a pooled session the client gets another."""
+        if not self._is_pooled():
+            self._answered(outcome)
+
+    def served(self, asked: object, outcome: Answer | Failed, error_type: str, seconds: float, size: int) -> None:
+        """A client of 2026-07-28 gets the outcome of its request."""
+        self._answered(outcome)
+
+    def _answered(self, outcome: Answer | Failed) -> None:
         self._calls.pop(outcome.call.gateway_id, None)
         if isinstance(outcome, Failed):
             self._failed(outcome.call.id, outcome.error)

@@ -11,7 +11,7 @@ import pytest
 from app.backends.connections._freezing import Freezable, FreezingLink
 from app.backends.connections.source import Parkable
 from app.errors import BackendBusy, GatewayError
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from tests.sessions.fakes import FakeLease, FakeLink
 
 Told = Callable[[OSError | None], None]

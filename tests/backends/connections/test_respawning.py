@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from app.backends.connections import respawning
 from app.backends.connections.respawning import MAX_WAITING, RespawningLink
 from app.errors import BackendBusy, BackendExited, BackendUnavailable, GatewayError
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from tests.sessions.fakes import FakeLease, FakeLink
 
 

@@ -11,7 +11,7 @@ from app.backends.connections._shared_process import FAN_OUT_S, SharedLink, Shar
 from app.backends.connections.shared_processes import ENOUGH_CALLS, ENOUGH_SESSIONS, Choice, choose
 from app.domain import BackendSpec, Principal
 from app.errors import BackendBusy, BackendExited, BackendTimeout
-from app.processes.link import Exit
+from app.processes.endings import Exit
 from app.telemetry.metrics import Metrics
 from tests.backends.connections.test_respawning import Listener
 from tests.sessions.fakes import FakeLink

@@ -13,7 +13,8 @@ from app.backends.connections import _toolset_member as toolset_member
 from app.backends.connections._toolset_member import State, ToolsetMember
 from app.backends.connections.era import Era
 from app.errors import BackendExited, GatewayError, UpstreamRefused
-from app.processes.link import CallListener, Exit
+from app.processes.endings import Exit
+from app.processes.link import CallListener
 from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.jsonrpc import encoded
 from tests.sessions.fakes import FakeLease, FakeLink

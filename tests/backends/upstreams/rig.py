@@ -17,12 +17,12 @@ from app.backends.upstreams._link import UpstreamLink
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.sealed_headers import HeaderOpener, sealed
 from app.backends.upstreams.upstreams import Parts, Upstreams
+from app.concurrency.loop_share import UNLIMITED, Shares
 from app.domain import BackendSpec
 from app.errors import GatewayError
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Names
-from app.processes.link import Exit
-from app.processes.output.loop_share import UNLIMITED, Shares
+from app.processes.endings import Exit
 from app.telemetry.metrics import Metrics
 from app.text.public_addresses import Network
 

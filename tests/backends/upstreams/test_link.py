@@ -10,6 +10,7 @@ from app.backends.upstreams import _channel as channel
 from app.backends.upstreams import _events as events
 from app.backends.upstreams import _link as link_module
 from app.backends.upstreams import _streamable as streamable
+from app.concurrency import loop_share
 from app.errors import (
     BackendBusy,
     BackendExited,
@@ -19,11 +20,10 @@ from app.errors import (
     UpstreamFailed,
     UpstreamRefused,
 )
-from app.processes.output import loop_share
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.telemetry.metrics import Metrics
 from tests.backends.upstreams.rig import HELLO, WAIT_S, Heard, line, make_upstreams, opened, polite, serving, spec_at
-from tests.processes.output.test_loop_share import Shares
+from tests.concurrency.test_loop_share import Shares
 
 CALL = line(7, "tools/call", name="add", arguments={})
 

@@ -26,7 +26,7 @@ from app.cluster.peers.client import (
 )
 from app.cluster.peers.credentials import NodeCredentials, Word
 from app.domain import Principal
-from app.http.edge.uvicorn_protocol import HttpProtocol
+from app.http.edge.http_protocol import HttpProtocol
 from app.sessions.routes import NodeRecord
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ import anyio
 import uvicorn
 
 from app.http.edge.handshake import Handshake
-from app.http.edge.uvicorn_protocol import HttpProtocol
+from app.http.edge.http_protocol import HttpProtocol
 
 STOPPED_S = 30
 

@@ -1,4 +1,4 @@
-"""What an HTTP protocol has as its transport, over real sockets. test_edge_protocol.py uses it too."""
+"""What an HTTP protocol has as its transport, over real sockets. test_http_protocol.py uses it too."""
 
 import asyncio
 import socket
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.http.edge._reading import AT_ONCE_BYTES
 from app.http.edge._tls_transport import MOST_ENCRYPTED_BYTES, TlsTransport
 from app.http.edge.connections import TURNS_PER_ROUND
+from app.http.edge.http_protocol import AT_ONCE_BYTES
 from tests.http.edge.rig import GET, POST, Edge, open_edge, until
 
 pytestmark = pytest.mark.real

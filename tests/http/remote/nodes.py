@@ -13,14 +13,14 @@ from unittest.mock import AsyncMock
 import anyio
 import uvicorn
 
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth.authenticator import CredentialExpiry
 from app.auth.credential_uses import CredentialUses
 from app.cluster.peers.client import Deadlines, PeerClient
 from app.cluster.peers.credentials import NodeCredentials
 from app.cluster.peers.passing import Passing
 from app.domain import BackendSpec, Principal
 from app.errors import GatewayError, Unauthenticated
-from app.http.edge.uvicorn_protocol import HttpProtocol
+from app.http.edge.http_protocol import HttpProtocol
 from app.http.remote.forwarding import Forwarding
 from app.http.remote.late_heads import LateHeads
 from app.http.remote.peer_requests import PeerRequests

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth.authenticator import CredentialExpiry
 from app.cluster.peers.client import PeerUnreachable
 from app.cluster.peers.passing import Passing
 from app.cluster.routing.memory_store import MemoryStore

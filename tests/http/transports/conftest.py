@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import anyio
 import pytest
 
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth.authenticator import CredentialExpiry
 from app.auth.credential_uses import CredentialUses
 from app.auth.sealing import Sealer
 from app.cluster.peers.passing import Passing

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.http.transports._large_answers import PIECE_BYTES
+from app.concurrency import loop_share
+from app.concurrency.loop_share import UNLIMITED
 from app.http.transports.event_stream import EVENTS_A_TURN, StreamOptions, send_events
-from app.processes.output import loop_share
-from app.processes.output.loop_share import UNLIMITED
+from app.http.transports.request import PIECE_BYTES
 from app.protocol.commands import Answer, Call, LargeResult
 from app.protocol.jsonrpc import Response
 from app.telemetry.metrics import Metrics
-from tests.processes.output.test_loop_share import Shares
+from tests.concurrency.test_loop_share import Shares
 
 COUNT = 20 * EVENTS_A_TURN
 

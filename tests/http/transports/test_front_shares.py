@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from app.http.transports import _large_bodies as large_bodies
+from app.concurrency import loop_share
+from app.http.transports import request as requests
 from app.http.transports import streamable_http
 from app.limits.loop_shares import LoopShares
-from app.processes.output import loop_share
 from tests.http.transports.conftest import Exchanged, FakeAuthenticator, Http
 from tests.http.transports.test_front import MCP, initialize
 from tests.sessions.fakes import FakePool
@@ -45,7 +45,7 @@ async def test_a_large_body_is_read_in_turn_and_charged(
     http: Http, pool: FakePool, shares: LoopShares, turns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, charged = await initialize(http, pool), list[str]()
-    for module in (large_bodies, streamable_http):
+    for module in (requests, streamable_http):
         monkeypatch.setattr(module, "HEAVY_BODY", len(NOTE))
     monkeypatch.setattr(shares, "charge", lambda tenant, seconds: charged.append(tenant))
     assert (await http.ask("POST", MCP, NOTE, mcp_session_id=session)).status == 202

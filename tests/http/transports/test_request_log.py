@@ -14,7 +14,7 @@ from app.http.transports.request import McpRequest
 from app.http.transports.request_log import ALL, ERRORS, RequestLog
 from app.protocol.commands import Answer, Call
 from app.protocol.jsonrpc import Request, Response
-from app.sessions.calls import error_type_of
+from app.sessions._calls import error_type_of
 from app.sessions.streams.streams import Reply
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from app.domain import Principal
-from app.protocol.calls import notification_rate
+from app.protocol import _notification_rate as notification_rate
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
 from app.protocol.event_ids import parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from app.telemetry.call_history.history import CallHistory, fair_share
-from app.telemetry.call_history.record import Origin
+from app.telemetry.call_history.history import CallHistory, Origin, fair_share
 
 
 def origin(tenant: str, session: str = "0123456789ab") -> Origin:

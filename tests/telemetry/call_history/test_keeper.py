@@ -7,10 +7,9 @@ import anyio
 import pytest
 
 from app.errors import Conflict, NotFound, StorageUnavailable
-from app.telemetry.call_history.history import CallHistory
+from app.telemetry.call_history.history import CallHistory, Origin
 from app.telemetry.call_history.keeper import BATCH, MAX_WAITING, PORTION, PORTIONS, CallKeeper, remove_all
 from app.telemetry.call_history.kept import KeptCall
-from app.telemetry.call_history.record import Origin
 
 ACME, ZENITH = (Origin((name, "echo"), (name, "key", "A"), "0123456789ab", ("c", "1")) for name in ("acme", "zenith"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from app.telemetry.call_history.history import CallRecord, Origin
 from app.telemetry.call_history.query import CallFilter, added, bucket_of, grouped, middle_ms
-from app.telemetry.call_history.record import CallRecord, Origin
 
 ORIGIN = Origin(("acme", "echo"), ("acme", "key", "AAAAAAAA"), "0123456789ab", ("client", "1"))
 

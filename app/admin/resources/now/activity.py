@@ -11,6 +11,7 @@ from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayRead, Platform
 from app.admin.schemas.fields import SILENT
 from app.cluster.node_status.activity import STEP_S, STEPS, Moment, Shown, added, quantile
+from app.cluster.node_status.questions import ACTIVITY
 from app.errors import NotFound
 from app.http.problems import responses
 from app.limits.tenant_budgets import MIB
@@ -72,7 +73,7 @@ async def read_activity_of_tenant(
 
 
 async def _of(access: Access, tenant: str | None, node: str, steps: int) -> Shown:
-    shown = await access.admin.node.activity(tenant, node, steps)
+    shown = await access.admin.node.ask(ACTIVITY, tenant, node, steps)
     if shown is None:
         raise NotFound("Node not found")
     return shown

@@ -13,6 +13,8 @@ from app.admin._route import ResourceRouter
 from app.admin.context import MayReadOfAll
 from app.admin.resources.audit import Moment
 from app.admin.schemas.fields import SILENT, Answer
+from app.cluster.node_status.found_calls import find_calls
+from app.cluster.node_status.found_calls import group_calls as grouped
 from app.cluster.node_status.listing import CallWindow
 from app.telemetry.call_history.query import CallGroup, GroupBy
 
@@ -112,7 +114,7 @@ async def list_calls(access: MayReadOfAll, asked: AskedPage, window: AskedCalls)
     """The last calls of a tenant on all nodes, the newest first; for platform administrators also of all tenants:
     `/tenants/-/calls`, of each node the last 10,000. Each node keeps up to CALLS_PER_TENANT; with CALLS_KEPT_DAYS they
     are in the database too, of which `total` counts 10,000 at most."""
-    found = await access.admin.node.calls(access.reach, window)
+    found = await find_calls(access.admin.node, access.admin.archive, access.reach, window)
     return WindowQuery(asked, "at", window.backend).page(found, CallAnswer.of)
 
 
@@ -121,5 +123,5 @@ async def group_calls(
     access: MayReadOfAll, window: AskedCalls, by: Annotated[GroupBy, Query(description="What they have in common.")]
 ) -> CallGroupsAnswer:
     """The sums of those calls by what they have in common: how many, how many failed, how long they took."""
-    found = await access.admin.node.call_groups(access.reach, window, by)
+    found = await grouped(access.admin.node, access.admin.archive, access.reach, window, by)
     return CallGroupsAnswer(items=[CallGroupAnswer.of(each) for each in found.rows], silent_nodes=list(found.silent))

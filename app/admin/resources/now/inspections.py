@@ -22,8 +22,24 @@ from app.admin.idempotency import ONCE
 from app.admin.resources.backends import find_backend
 from app.admin.schemas.fields import MAX_REASON, SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
-from app.cluster.node_status.inspection_views import OF_MANY, InspectionAsked, InspectionView, Seen, moment
+from app.cluster.node_status.inspection_views import (
+    OF_MANY,
+    InspectionAsked,
+    InspectionView,
+    Seen,
+    moment,
+    views_together,
+)
 from app.cluster.node_status.listing import Window, newest_first
+from app.cluster.node_status.questions import (
+    CLOSE_INSPECTION,
+    CONFIRM_INSPECTION,
+    INSPECT_BACKEND,
+    INSPECT_SESSION,
+    INSPECTED,
+    INSPECTIONS,
+    SESSIONS,
+)
 from app.domain import Scope
 from app.errors import (
     BackendNotFound,
@@ -188,8 +204,8 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
 async def list_inspections(access: MayRead, asked: AskedPage) -> RunningPage[InspectionAnswer]:
     """The open inspections of a tenant's sessions on all nodes, and the last ones that have ended, newest first: who
     has opened them, and why. The audit trail has all of them (`action=inspection.*`)."""
-    found = await access.admin.node.inspections(access.tenant)
-    every = sorted(found.rows, key=_position)
+    found = await access.admin.node.ask(INSPECTIONS, access.tenant)
+    every = sorted(views_together(found.rows), key=_position)
     page = asked.of_all(every, _position, InspectionAnswer.of)
     return RunningPage(**dict(page), total=len(every), silent_nodes=list(found.silent))
 
@@ -209,9 +225,11 @@ async def close_inspection(access: MayManage, inspection: InspectionId) -> None:
     if is_over and not view.kept:
         raise await _not_found(access, inspection)
     await access.admin.audit.append(access.act("inspection.close", f"inspections/{inspection}", "closed"))
-    has_parts = not view.about.session
-    closed = await access.admin.node.close_inspection(access.tenant, inspection, has_parts=has_parts)
-    if not closed and not is_over:
+    closed = await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, inspection)
+    has_parts, was_open = not view.about.session, any(closed.rows)
+    if closed.silent and (has_parts or not was_open):
+        raise nodes_unavailable(closed.silent)
+    if not was_open and not is_over:
         raise await _not_found(access, inspection)
 
 
@@ -282,7 +300,7 @@ async def _object(access: Access, body: InspectionBody) -> str:
             await access.admin.toolsets.find(access.tenant, body.backend)
         return OF_MANY + body.backend
     assert body.session is not None
-    found = await access.admin.node.sessions(access.tenant, Window(only=body.session))
+    found = await access.admin.node.ask(SESSIONS, access.tenant, Window(only=body.session))
     if not found.rows:
         raise nodes_unavailable(found.silent) if found.silent else SessionNotFound(hint="")
     return f"session {body.session} of {found.rows[0].backend}"
@@ -300,7 +318,7 @@ async def _opened(access: Access, asked: InspectionAsked) -> InspectionView:
         view = await _opened_at_nodes(access, asked)
         await require_allowed(access, payloads=asked.payloads)
         await access.require_still(Scope.TENANT_ADMIN)
-        confirmed = await access.admin.node.confirm_inspection(access.tenant, asked.id)
+        confirmed = await access.admin.node.ask(CONFIRM_INSPECTION, access.tenant, asked.id)
         if confirmed is None or set(confirmed.nodes) != set(view.nodes):
             raise Conflict("the inspection has ended before it could be confirmed")
     except BaseException as error:
@@ -311,7 +329,11 @@ async def _opened(access: Access, asked: InspectionAsked) -> InspectionView:
 
 
 async def _opened_at_nodes(access: Access, asked: InspectionAsked) -> InspectionView:
-    opened = await access.admin.node.open_inspection(access.tenant, asked)
+    nodes = access.admin.node
+    if asked.session:
+        opened = await nodes.ask(INSPECT_SESSION, access.tenant, asked)
+    else:
+        opened = await nodes.ask(INSPECT_BACKEND, access.tenant, asked.among(nodes.ids))
     if opened is None:
         raise SessionNotFound(hint="")
     if opened.view is None:
@@ -322,7 +344,7 @@ async def _opened_at_nodes(access: Access, asked: InspectionAsked) -> Inspection
 async def _give_up(access: Access, asked: InspectionAsked, why: str) -> None:
     """What does not answer now ends by itself in some seconds: it was not confirmed."""
     with suppress(GatewayError):
-        await access.admin.node.close_inspection(access.tenant, asked.id)
+        await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, asked.id)
     with suppress(GatewayError):
         act = access.act("inspection.close", f"inspections/{asked.id}", f"not opened: {why}")
         await access.admin.audit.append(act)
@@ -340,7 +362,7 @@ async def require_allowed(access: Access, *, payloads: bool) -> None:
 
 async def seen(access: Access, inspection: str, after: int, limit: int) -> Seen:
     """Raises NotFound."""
-    found = await access.admin.node.inspected(access.tenant, inspection, after, limit)
+    found = await access.admin.node.ask(INSPECTED, access.tenant, inspection, after, limit)
     if found is None:
         raise await _not_found(access, inspection)
     return found

@@ -66,10 +66,10 @@ async def list_problems_of_tenant(access: MayRead, tenant: TenantName) -> Proble
 
 async def _found(access: Access, tenant: str | None) -> ProblemsAnswer:
     admin, now = access.admin, access.admin.now()
-    live, silent = await admin.node.problems(tenant)
+    live = await admin.node.problems(tenant)
     keys = await admin.due.keys(tenant, now, now + EXPIRES_WITHIN)
-    found = merged([*live, *_of_keys(keys, now), *_of_tools(await admin.due.tools(tenant))])
-    return ProblemsAnswer(items=list(map(_shown, found[:MAX_SHOWN])), total=len(found), silent_nodes=list(silent))
+    found = merged([*live.rows, *_of_keys(keys, now), *_of_tools(await admin.due.tools(tenant))])
+    return ProblemsAnswer(items=list(map(_shown, found[:MAX_SHOWN])), total=len(found), silent_nodes=list(live.silent))
 
 
 def _of_keys(keys: Iterable[ExpiringKey], now: datetime) -> Iterator[Problem]:

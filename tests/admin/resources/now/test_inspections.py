@@ -1,7 +1,6 @@
 """…/inspections: who may open one, what it shows to whom, the trail, and the tenant's own word."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -84,7 +83,7 @@ async def test_a_file_breaks_off_when_its_reader_may_not_read_any_more(rig):
         pages += 1
         if pages == 2:
             await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())  # nobody has told this node
-        return await ask(*asked)
+        return ask(*asked)
 
     rig.node.inspected = revoked_meanwhile
     answer = await rig.ask("GET", f"{PATH}/{about['id']}/messages?format=jsonl", key=key)
@@ -100,7 +99,7 @@ async def test_whoever_lost_the_right_while_nodes_were_asked_sees_nothing(rig, q
 
     async def revoked_meanwhile(*asked):
         await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())
-        return await ask(*asked)
+        return ask(*asked)
 
     rig.node.inspected = revoked_meanwhile
     answer = await rig.ask("GET", f"{PATH}/{about['id']}/messages{query}", key=key)
@@ -108,18 +107,14 @@ async def test_whoever_lost_the_right_while_nodes_were_asked_sees_nothing(rig, q
     assert "afterwards" not in answer.text
 
 
-async def test_a_file_without_a_node_is_refused(rig):
-    about = await opened(rig)
-    ask = rig.node.inspected
-
-    async def silent(*asked):
-        return replace(await ask(*asked), silent=("n9",))
-
-    rig.node.inspected = silent
+async def test_beside_a_silent_node_nothing_counts_as_whole_or_closed(rig):
+    about = await opened(rig, backend="echo", session=None)
+    rig.node.silent = ["n9"]
     path = f"{PATH}/{about['id']}/messages"
     assert (await rig.ask("GET", path)).json()["silent_nodes"] == ["n9"]
     refused = await rig.ask("GET", path + "?format=jsonl")
     assert (refused.status_code, "n9" in refused.json()["detail"]) == (503, True)
+    assert (await rig.ask("DELETE", f"{PATH}/{about['id']}")).status_code == 503
 
 
 def part(numbers: range, *, is_over: bool = False, nodes: tuple[str, ...] = ("n1", "n2"), silent=()) -> Any:
@@ -278,15 +273,15 @@ async def test_a_tenant_tightens_its_own_rule_and_only_the_platform_loosens_it(r
 
 async def test_one_that_was_forbidden_while_it_was_opened_is_closed(rig):
     administrator = await rig.key("acme", "tenant:admin")
-    open_inspection = rig.node.open_inspection
+    inspect_session = rig.node.inspect_session
 
     async def forbidden_meanwhile(tenant, asked):
         assert (
             await rig.ask("PATCH", "/api/v1/tenants/acme", {"inspections": "forbidden"}, key=administrator)
         ).is_success
-        return await open_inspection(tenant, asked)
+        return inspect_session(tenant, asked)
 
-    rig.node.open_inspection = forbidden_meanwhile
+    rig.node.inspect_session = forbidden_meanwhile
     assert (await rig.ask("POST", PATH, BODY)).status_code == 409
     assert [each.ending for each in rig.node.looked.of("acme")] == ["closed"]
 
@@ -339,14 +334,14 @@ async def lost_meanwhile(rig, lose, **fields):
     """An inspection whose opener loses its right when it is open on its node, as far as this node knows not yet."""
     key = await rig.key("acme", "tenant:admin")
     assert (await rig.ask("GET", PATH, key=key)).status_code == 200  # it is remembered
-    open_inspection = rig.node.open_inspection
+    inspect_session = rig.node.inspect_session
 
     async def opened_then_lost(tenant, asked):
-        found = await open_inspection(tenant, asked)
+        found = inspect_session(tenant, asked)
         await lose(key)
         return found
 
-    rig.node.open_inspection = opened_then_lost
+    rig.node.inspect_session = opened_then_lost
     answer = await rig.ask("POST", PATH, {**BODY, **fields}, key=key)
     (inspection,) = rig.node.looked.of("acme")
     details = [act.detail for act in await rig.trail("acme") if act.action == "inspection.close"]
@@ -375,7 +370,7 @@ async def test_one_that_ends_before_it_is_confirmed_is_not_shown_as_open(rig):
 async def test_a_request_that_is_cancelled_half_way_leaves_nothing_open(rig):
     is_open = anyio.Event()
 
-    async def hang(_tenant, _id):
+    async def hang(*_):
         is_open.set()
         await anyio.sleep_forever()
 

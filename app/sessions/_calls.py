@@ -1,7 +1,7 @@
-"""SessionCalls: the calls of one session, from the tenant's gate to the metrics of their outcomes."""
+"""SessionCalls: the calls of one session, from the tenant's gate to those who observe their outcomes."""
 
 import time
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,71 +10,42 @@ from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, LimitReached, QuotaExceeded, ResponseTooLarge
 from app.limits.gates import TenantGate
 from app.limits.unread_answers import LARGE_BYTES
-from app.protocol.commands import Answer, Call, Failed, Listen, ToStream
-from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED
-from app.protocol.exchange import Exchange, asked_version
+from app.protocol.commands import Answer, Call, Failed, Listen, ToStream, is_tool_error
+from app.protocol.exchange import Exchange
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, code_of, members_of
 from app.protocol.sse_format import one_line
-from app.protocol.tool_results import is_tool_error
-from app.sessions.call_notes import Asked, CallNotes, Noted, ids_now
-from app.sessions.call_spans import CallSpans
+from app.sessions.call_observers import Asked, CallObserver, CallObservers, ids_now
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.streams.session_streams import SessionStreams
 from app.sessions.streams.streams import Sink
-from app.telemetry.call_history.history import CallHistory
 from app.telemetry.capture.recorder import Recorder
-from app.telemetry.metrics import Metrics, error_label, method_label
-from app.telemetry.tracing.tracer import Tracer
-
-KNOWN_VERSIONS = frozenset(SUPPORTED)
+from app.telemetry.metrics import Metrics, error_label
 
 
-class Watchers(NamedTuple):
-    """Who is told of the calls of all sessions, where anybody is."""
+class CallParts(NamedTuple):
+    """Of the session, through which its calls pass."""
 
-    history: CallHistory | None = None
-    tracer: Tracer | None = None
-
-
-UNWATCHED = Watchers()
-
-
-class CallsOwner(Noted, Protocol):
-    """The session, as its calls see it."""
-
-    is_pooled: bool  # its requests are not those of clients
-    version: str
-    transport: str
+    spec: BackendSpec
     exchange: Exchange
     link: SessionLink
     streams: SessionStreams
-
-    def client_seen(self) -> None:
-        """Something was done for its client."""
+    gate: TenantGate
+    standstill: StandstillDetector
 
 
 class SessionCalls:
-    """Admits calls, sends those whose turn has come, and counts them when they are over."""
+    """Admits calls, sends those whose turn has come, and tells observers when they are over. Knows no session."""
 
     __slots__ = (
-        "_exchange", "_gate", "_is_giving_turns", "_metrics", "_notes", "_session", "_spans", "_spec", "_standstill",
-        "begun", "bytes_sent", "recorder",
+        "_exchange", "_gate", "_is_giving_turns", "_link", "_metrics", "_observers", "_own_observers", "_spans",
+        "_spec", "_standstill", "_streams", "begun", "bytes_sent", "count_request", "recorder",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        session: CallsOwner,
-        spec: BackendSpec,
-        gate: TenantGate,
-        metrics: Metrics,
-        standstill: StandstillDetector,
-        watchers: Watchers = UNWATCHED,
-    ) -> None:
-        self._session, self._spec, self._exchange = session, spec, session.exchange
-        history, tracer = watchers
-        self._notes = None if history is None else CallNotes(history, session)
-        self._spans = None if tracer is None else CallSpans(tracer, session)
-        self._gate, self._metrics, self._standstill = gate, metrics, standstill
+    def __init__(self, parts: CallParts, metrics: Metrics, observers: CallObservers) -> None:
+        self._spec, self._exchange, self._link, self._streams, self._gate, self._standstill = parts
+        self._metrics, self._spans, self.count_request = metrics, observers.spans, observers.metrics.count
+        self._own_observers: list[CallObserver] = [each for each in observers if each is not None]
+        self._observers = self._own_observers
         self._is_giving_turns = False
         self.begun = self.bytes_sent = 0
         self.recorder: Recorder | None = None  # of an inspection, while one is open
@@ -82,6 +53,7 @@ class SessionCalls:
     def record(self, recorder: Recorder | None) -> None:
         """An inspection sees the calls from now on, or none does any more."""
         self.recorder = recorder
+        self._observers = self._own_observers if recorder is None else [*self._own_observers, recorder]
 
     def told(self, message: Notification | Response) -> None:
         """The client sends something that needs no answer."""
@@ -111,7 +83,7 @@ class SessionCalls:
                 self.recorder.asked(asked, call)
             try:
                 if line is not None:
-                    self._session.link.send(line)
+                    self._link.send(line)
                     self.bytes_sent += len(line)
             except BackendError:
                 self._exchange.abandon(call)
@@ -128,12 +100,9 @@ class SessionCalls:
 
     def _refused(self, message: Request, error: BaseException, now: float, *, is_own: bool) -> None:
         self._note_limit(error)
-        if is_own or not isinstance(error, GatewayError):
-            return
-        if self._notes is not None:
-            self._notes.refused(message, error.reason, now)
-        if self.recorder is not None:
-            self.recorder.refused(message, error)
+        if not is_own and isinstance(error, GatewayError):
+            for each in self._observers:
+                each.refused(message, error, now)
 
     def require_room(self, messages: int, calls: int, size: int) -> None:
         """Raises QuotaExceeded, RateLimited or Overloaded if a batch does not fit whole; sends nothing."""
@@ -166,7 +135,7 @@ class SessionCalls:
         try:
             if call.stream is not Listen.STREAM and is_past(call.stream.expires_at):
                 raise CredentialExpired
-            self._session.link.send(line)
+            self._link.send(line)
             self.bytes_sent += len(line)
         except GatewayError as error:
             self._exchange.abandon(call)
@@ -182,25 +151,24 @@ class SessionCalls:
             self._note_limit(error)
             raise
 
-    def answer(self, answer: Answer, now: float) -> None:
-        """Ends a call with what its backend has answered, and passes that on."""
+    def answer(self, answer: Answer, now: float, *, keeps: bool) -> None:
+        """Ends a call with what its backend has answered, and passes that on. `keeps`: what is large, until it is read;
+        else it is changed before that (`kept`)."""
         call, response = answer.call, answer.response
         error_type = error_type_of(call.method, response)
         if error_type:
             call.answered_as(error_type)
         size = len(response.value)
         if size > LARGE_BYTES:
-            self._session.link.asked_for(size)
-            if not self._session.is_pooled:  # else it is changed before it is kept
+            self._link.asked_for(size)
+            if keeps:
                 try:
                     answer = self.kept(answer)
                 except ResponseTooLarge as error:
                     self.fail(Failed(call, error))
                     return
-        self.done(call, error_type, now, size)
-        if self.recorder is not None and not self._session.is_pooled:
-            self.recorder.answered(answer)
-        (self._session.streams.listen if call.stream is Listen.STREAM else call.stream).answer(answer)
+        self._done(answer, error_type, now, size)
+        (self._streams.listen if call.stream is Listen.STREAM else call.stream).answer(answer)
 
     def kept(self, answer: Answer) -> Answer:
         """The answer, with a large value as it is kept until its client has read it.
@@ -218,50 +186,24 @@ class SessionCalls:
     def fail(self, failed: Failed) -> None:
         """Ends a call with an error, and answers it."""
         call, error = failed.call, failed.error.after_sending() if failed.was_sent else failed.error
-        self._session.client_seen()
-        self.done(call, error.reason, time.monotonic(), was_sent=failed.was_sent)
-        if self.recorder is not None and not self._session.is_pooled:
-            self.recorder.answered(failed)
-        (self._session.streams.listen if call.stream is Listen.STREAM else call.stream).answer(failed)
+        self._done(failed, error.reason, time.monotonic())
+        (self._streams.listen if call.stream is Listen.STREAM else call.stream).answer(failed)
 
-    def done(self, call: Call, error_type: str, now: float, size: int = 0, *, was_sent: bool = True) -> None:
-        """A call has its outcome, of so many bytes: frees its place, sends the next that waits for one, and counts its
-        time."""
+    def _done(self, outcome: Answer | Failed, error_type: str, now: float, size: int = 0) -> None:
+        """A call has its outcome, of so many bytes: frees its place, sends the next that waits for one, and tells those
+        who observe calls."""
         self._gate.end_call()
         if self._exchange.waiting.calls:
             self.give_turns(now)
-        seconds, method, session = now - call.started, method_label(call.method), self._session
-        if self._spans is not None and call.span is not None:
-            self._spans.over(call, error_type, seconds)
-        if was_sent:
-            self._metrics.client_operations.labels(method, error_type).observe(seconds - call.waited_s)
-        if not session.is_pooled:
-            self._gate.tally.done(seconds, error_type)
-            version = session.version if session.version in KNOWN_VERSIONS else "_OTHER"  # a backend may say anything
-            if error_type and method == "initialize" and session.hello is not None:
-                asked = asked_version(session.hello)  # nothing was agreed on
-                version = asked if asked in KNOWN_VERSIONS else version
-            self._metrics.server_operations.labels(method, error_type, session.transport, version).observe(seconds)
-            if self._notes is not None:
-                self._notes.over(call, error_type, seconds, size)
+        seconds = now - outcome.call.started
+        for each in self._observers:
+            each.over(outcome, error_type, seconds, size)
 
-    def count_request(self, method: str, error_type: str, seconds: float) -> None:
-        """Counts a request of a 2026-07-28 client that this pooled session served."""
-        if method != "subscriptions/listen":  # which takes as long as its client listens
-            self._gate.tally.done(seconds, error_type)
-        labels = method_label(method), error_type, self._session.transport, SESSIONLESS
-        self._metrics.server_operations.labels(*labels).observe(seconds)
-
-    def answered(self, asked: Asked, outcome: Answer | Failed, error_type: str, size: int) -> None:
-        """A request of such a client has its answer, of so many bytes."""
-        if self.recorder is not None:
-            self.recorder.answered(outcome)
+    def served(self, asked: Asked, outcome: Answer | Failed, error_type: str, size: int) -> None:
+        """A request of a 2026-07-28 client has its answer, of so many bytes."""
         seconds = time.monotonic() - asked.began_at
-        self.count_request(asked.method, error_type, seconds)
-        if self._spans is not None:
-            self._spans.answered(asked, error_type)
-        if self._notes is not None:
-            self._notes.answered(asked, error_type, seconds, size)
+        for each in self._observers:
+            each.served(asked, outcome, error_type, seconds, size)
 
 
 def is_past(expires_at: float | None) -> bool:

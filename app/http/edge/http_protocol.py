@@ -11,17 +11,19 @@
 """
 
 import asyncio
+import fcntl
 import math
 import random
-from typing import Any, cast
+import sys
+import termios
+from typing import Any, Protocol, cast
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from app.http.client_address import UNKNOWN, scheme_before
 from app.http.edge._limited_parser import LimitedParser, Refused
-from app.http.edge._reading import Reading, StrangersReader, unread_bytes
 from app.http.edge._refusals import (
     ADDRESS_LIMIT,
     BODY_TIMEOUT,
@@ -36,7 +38,107 @@ from app.http.edge._refusals import (
 )  # fmt: skip
 from app.http.edge.connections import PIECE_BYTES, Connection, Connections
 from app.http.request_ids import RequestIds, named, request_ids
-from app.http.scope import BY_NODE, LEFT, LET_IN, WHEN_GONE
+from app.http.scope import AT_ONCE, BY_NODE, LEFT, LET_IN, WHEN_GONE
+
+# When a connection is read: not while requests of it wait, and unauthenticated clients in turn.
+#
+# The event loop reads up to 256 KB at once, up to 32 times per connection before the next one; parsing that much in
+# small chunks takes a second. So an unauthenticated connection is read one piece at a time, and a piece that is more
+# than an ordinary request waits for its turn, like the requests of such clients.
+
+AT_ONCE_BYTES = 2 << 10  # parsed without waiting: an ordinary request
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """How much has arrived that the event loop has not read yet."""
+    size = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(size, sys.byteorder)
+
+
+class Reading(FlowControl):
+    """uvicorn's flow control, which a request resumes when it wants more of its body; here not while reading is on hold
+    or a piece is queued."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_on_hold = self._is_in_line = False
+
+    def hold(self) -> None:
+        """Pauses reading until `release`."""
+        self._is_on_hold = True
+        if not self._transport.is_closing():
+            self.pause_reading()
+
+    def release(self) -> None:
+        """Allows reading; the next `resume_reading` starts it."""
+        self._is_on_hold = False
+
+    def stand_in_line(self) -> None:
+        """Pauses reading until `leave_line`."""
+        self._is_in_line = True
+        self.pause_reading()
+
+    def leave_line(self) -> None:
+        self._is_in_line = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.read_paused and not (self._is_on_hold or self._is_in_line or self._transport.is_closing()):
+            super().resume_reading()
+
+
+class Parsing(Protocol):
+    """The part of an `EdgeProtocol` that a `StrangersReader` uses."""
+
+    flow: Reading
+
+    @property
+    def is_let_in(self) -> bool: ...
+    def data_received(self, data: bytes) -> None: ...
+    def eof_received(self) -> bool | None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+
+
+class StrangersReader(asyncio.BufferedProtocol):
+    """Stands between a transport and its protocol until the client has authenticated."""
+
+    def __init__(self, protocol: Parsing, among: Connections) -> None:
+        self._protocol, self._among = protocol, among
+        self._in_line = b""  # what was read and waits for its turn
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """One buffer for all connections; `buffer_updated` copies what was read."""
+        return self._among.read_into
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data, protocol = bytes(self._among.read_into[:nbytes]), self._protocol
+        if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:
+            protocol.data_received(data)
+        else:
+            self._in_line = data
+            protocol.flow.stand_in_line()
+            self._among.take_turns(self._parse)
+
+    def _parse(self) -> None:
+        data, self._in_line = self._in_line, b""
+        self._protocol.flow.leave_line()
+        self._protocol.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._among.leave_line(self._parse)
+        self._protocol.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
 
 MAX_WAITING = 16  # pipelined requests behind the one that is being answered
 MAX_FRAMING_BYTES = 8 << 10  # of chunk framing, beyond 1 / 2^FRAMING_SHIFT of the body
@@ -371,3 +473,121 @@ class EdgeProtocol(LimitedParser):
         cycle.message_event.set()
         if scope.get(WHEN_GONE) is not None:
             scope[WHEN_GONE]()
+
+
+JOINED_BYTES = 64 << 10  # longer ones are not worth the copy
+_CRLF = b"\r\n"
+_HEAD, _INTERIM = b"HTTP/1.1 ", b"HTTP/1.1 1"  # an interim answer, like 100, has no body
+
+
+class HttpProtocol(EdgeProtocol):
+    """For uvicorn's `http` option."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Only answers go through the joining transport; flow control uses the real one."""
+        super().connection_made(transport)
+        self._joining = _Joining(transport)
+        self.transport = cast("asyncio.Transport", self._joining)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        scope: Any = cycle.scope
+        scope[AT_ONCE] = self.answer_at_once
+        self._joining.expect_answer(scope)
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Also breaks the reference cycle with the last request."""
+        self._joining.forget()
+        super().connection_lost(exc)
+
+    def answer_at_once(self, scope: dict[str, Any], body: bytes) -> bool:
+        """Writes a whole answer, JSON with status 200. False if it has to go through ASGI: the connection closes after
+        it, its client does not read or has left, or the answer has begun."""
+        cycle: Any = self._current
+        if (
+            cycle is None
+            or cycle.scope is not scope
+            or cycle.response_started
+            or cycle.disconnected
+            or not cycle.keep_alive
+            or scope["method"] == "HEAD"
+            or self.flow.write_paused
+            or len(body) > JOINED_BYTES
+        ):
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        same = _same_in_all(cycle.default_headers)
+        self._socket.write(b"%b%d\r\n%b\r\n%b" % (same, len(body), named(scope).lines, body))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
+
+    def on_response_complete(self) -> None:
+        """Also sends a head that has no body."""
+        self._joining.flush()
+        super().on_response_complete()
+
+
+class _Same:
+    """Caches the beginning of answers that are written at once, while uvicorn's default headers are the same list: for
+    a second, because of the date."""
+
+    def __init__(self) -> None:
+        self._of: object = None
+        self._text = b""
+
+    def __call__(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        if headers is not self._of:
+            lines = b"".join(b"%b: %b\r\n" % pair for pair in headers)
+            self._text = b"HTTP/1.1 200 OK\r\n%bcontent-type: application/json\r\ncontent-length: " % lines
+            self._of = headers
+        return self._text
+
+
+_same_in_all = _Same()
+
+
+class _Joining:
+    """The part of a transport that uvicorn uses. Adds the ids of the request to a head, and holds it back until the
+    next write or the end of the answer."""
+
+    __slots__ = ("_head", "_scope", "_transport", "is_closing")
+    _scope: dict[str, Any] | None  # of the request whose answer has not begun
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head = transport, b""
+        self._scope = None
+        self.is_closing = transport.is_closing
+
+    def expect_answer(self, scope: dict[str, Any]) -> None:
+        """The next head answers this request."""
+        self._scope = scope
+
+    def forget(self) -> None:
+        self._scope = None
+
+    def write(self, data: bytes) -> None:
+        head = self._head
+        if head:
+            self._head = b""
+            if len(data) > JOINED_BYTES:
+                self._transport.write(head)
+                self._transport.write(data)
+            else:
+                self._transport.write(head + data)
+        elif data.startswith(_HEAD) and not data.startswith(_INTERIM):
+            scope, self._scope = self._scope, None  # what looks like a head later on is part of a body
+            self._head = data if scope is None else data[:-2] + named(scope).lines + _CRLF
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def flush(self) -> None:
+        """Sends a head that was held back."""
+        head, self._head, self._scope = self._head, b"", None
+        if head:
+            self._transport.write(head)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from app.http.edge import uvicorn_protocol
+from app.http.edge import http_protocol
 from app.http.scope import AT_ONCE
 from tests.cluster.peers.rig import until
 from tests.http.remote.nodes import served
@@ -41,7 +41,7 @@ def wire() -> Wire:
 
 @pytest.fixture
 async def joining(wire: Wire) -> Any:
-    return uvicorn_protocol._Joining(wire)  # type: ignore[arg-type]
+    return http_protocol._Joining(wire)  # type: ignore[arg-type]
 
 
 async def test_a_head_and_its_body_are_one_write(joining: Any, wire: Wire) -> None:
@@ -68,7 +68,7 @@ async def test_what_is_no_answer_yet_waits_for_nothing(joining: Any, wire: Wire)
 
 
 async def test_a_long_body_is_not_copied(joining: Any, wire: Wire) -> None:
-    body = bytes(uvicorn_protocol.JOINED_BYTES + 1)
+    body = bytes(http_protocol.JOINED_BYTES + 1)
     joining.write(HEAD)
     joining.write(body)
     assert wire.writes[0] == HEAD
@@ -196,7 +196,7 @@ async def test_the_head_of_a_request_goes_with_its_connection() -> None:
         assert scope[AT_ONCE](scope, b"no")
 
     def heads() -> int:
-        return sum(isinstance(each, uvicorn_protocol.HttpProtocol) for each in gc.get_objects())
+        return sum(isinstance(each, http_protocol.HttpProtocol) for each in gc.get_objects())
 
     async with served(app) as url:
         host, port = url.removeprefix("http://").split(":")

@@ -1,7 +1,6 @@
 import pytest
 
-from app.processes.link import Exit
-from app.processes.output.advice import TRUST, of_end, of_words
+from app.processes.endings import TRUST, Exit, of_end, of_words
 
 
 @pytest.mark.parametrize(

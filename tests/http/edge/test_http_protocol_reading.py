@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.http.edge._reading import AT_ONCE_BYTES, Reading, StrangersReader
 from app.http.edge.connections import PIECE_BYTES, TURNS_PER_ROUND, Connections
+from app.http.edge.http_protocol import AT_ONCE_BYTES, Reading, StrangersReader
 
 LONG = bytes(AT_ONCE_BYTES + 1)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain import BackendSpec, Sandbox
-from app.processes.output.stderr import LINE_BYTES, RING_BYTES, StderrRing, secrets_of
+from app.processes._stderr import LINE_BYTES, RING_BYTES, StderrRing, secrets_of
 
 
 def ring_of(*pieces: bytes) -> StderrRing:

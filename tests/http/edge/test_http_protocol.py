@@ -15,13 +15,11 @@ import anyio
 import pytest
 
 from app.http.client_address import TrustedProxies
-from app.http.edge import _edge_protocol as edge_protocol
 from app.http.edge import _limited_parser as limited_parser
-from app.http.edge import connections
-from app.http.edge._edge_protocol import EdgeProtocol
-from app.http.edge._reading import AT_ONCE_BYTES, StrangersReader
+from app.http.edge import connections, http_protocol
 from app.http.edge._refusals import MADE_ROOM
 from app.http.edge.connections import PIECE_BYTES, TURNS_PER_ROUND
+from app.http.edge.http_protocol import AT_ONCE_BYTES, EdgeProtocol, StrangersReader
 from tests.http.edge.rig import GET, POST, Edge, open_edge, until
 
 pytestmark = pytest.mark.real
@@ -637,7 +635,7 @@ def test_the_limits_are_those_that_clients_are_told() -> None:
     assert limited_parser.MAX_HEAD_BYTES == 32 * 1024
     assert limited_parser.MAX_FIELDS == 100
     assert (
-        limited_parser.MAX_URL_BYTES == limited_parser.MAX_TRAILER_BYTES == edge_protocol.MAX_FRAMING_BYTES == 8 * 1024
+        limited_parser.MAX_URL_BYTES == limited_parser.MAX_TRAILER_BYTES == http_protocol.MAX_FRAMING_BYTES == 8 * 1024
     )
 
 

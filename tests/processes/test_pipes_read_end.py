@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from app.processes.output.loop_share import LoopShare
+from app.concurrency.loop_share import LoopShare
 from app.processes.pipes import Pause
-from tests.processes.output.test_loop_share import Shares
+from tests.concurrency.test_loop_share import Shares
 from tests.processes.rig import Running, eventually
 
 pytestmark = pytest.mark.real

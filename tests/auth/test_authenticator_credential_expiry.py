@@ -1,7 +1,7 @@
 """CredentialExpiry: whom a revocation may concern that came during a wait, and what ends when a credential expires."""
 
-from app.auth import credential_expiry
-from app.auth.credential_expiry import CredentialExpiry
+from app.auth import authenticator
+from app.auth.authenticator import CredentialExpiry
 from app.domain import Principal
 
 ALICE = Principal("acme", "key", "alice", frozenset())
@@ -32,7 +32,7 @@ def test_a_revocation_concerns_whom_it_means_and_who_was_let_in_before_it():
 
 
 def test_what_is_not_remembered_may_concern_everybody(monkeypatch):
-    monkeypatch.setattr(credential_expiry, "MAX_KEPT", 3)
+    monkeypatch.setattr(authenticator, "MAX_KEPT", 3)
     watch = Clocks().watch()
     for _ in range(4):
         watch.revoked(lambda each: each == ALICE)

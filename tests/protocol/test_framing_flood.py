@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app.protocol.calls.flood import Flood
-from app.protocol.calls.notification_rate import MAX_KEPT, MAX_KEPT_BYTES, PER_SECOND
+from app.protocol._notification_rate import MAX_KEPT, MAX_KEPT_BYTES, PER_SECOND
+from app.protocol.framing import Flood
 
 LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"method":"notifications/message"}}'

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from app.protocol.tool_results import is_tool_error
+from app.protocol.commands import is_tool_error
 
 LONG = b'"content":[{"type":"text","text":"%b"}]' % (b"x" * 1000)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.processes.output.loop_share import PIECE_S, LoopShare, charged
+from app.concurrency.loop_share import PIECE_S, LoopShare, charged
 
 
 class Shares:

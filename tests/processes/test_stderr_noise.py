@@ -4,15 +4,22 @@ import logging
 
 import pytest
 
-from app.processes.output.noise import LOGGED_LINES, MINUTE_S, STDERR_LINES_PER_S, StderrLog, StdoutNoise
-from app.processes.output.stderr import LINE_BYTES, StderrRing
+from app.processes._stderr import (
+    LINE_BYTES,
+    LOGGED_LINES,
+    MINUTE_S,
+    STDERR_LINES_PER_S,
+    StderrLog,
+    StderrRing,
+    StdoutNoise,
+)
 
 show = StderrRing(["hunter22"]).printable
 
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.DEBUG, "app.processes.output.noise")
+    caplog.set_level(logging.DEBUG, "app.processes._stderr")
     return caplog
 
 
@@ -25,7 +32,7 @@ def test_the_first_lines_are_logged_without_secrets_and_control_characters(log: 
 
 
 def test_without_debugging_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "app.processes.output.noise")
+    caplog.set_level(logging.INFO, "app.processes._stderr")
     StdoutNoise(1000, show, pytest.fail).heard(b"welcome", "p1", 0.0)
     StderrLog(show).feed(b"welcome\n", "p1")
     assert caplog.messages == []
@@ -62,7 +69,7 @@ def test_what_was_left_out_is_told_in_the_next_second(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("app.processes.output.noise.time.monotonic", lambda: now)
+    monkeypatch.setattr("app.processes._stderr.time.monotonic", lambda: now)
     stderr = StderrLog(show)
     stderr.feed(b"x\n" * 300, "p1")
     now += 1.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.telemetry.call_history.record import MAX_TOOL, name_of
+from app.telemetry.call_history.history import MAX_TOOL, name_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""docs/architecture.md follows a real call through all its files: bench/call_cost.py tells which those are."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs/architecture.md").read_text()
+MOST = {"tools/call": 30, "initialize": 85}  # files that a reader has to open to follow it
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, list[str]]:
+    """The files of app/ in which code ran, by method."""
+    script = [sys.executable, f"{ROOT}/bench/call_cost.py", "--files"]
+    found: dict[str, list[str]] = json.loads(subprocess.run(script, capture_output=True, check=True).stdout)
+    return found
+
+
+def listed(heading: str) -> set[str]:
+    """The files that the first block below a heading names."""
+    block = TEXT.split(f"## {heading}\n", 1)[1].split("```", 2)[1]
+    return set(re.findall(r"(?:\w+/)+\w+\.py", block))
+
+
+def test_the_files_of_a_call_are_those_in_which_its_code_runs(ran: dict[str, list[str]]) -> None:
+    assert listed("One call, file by file") == set(ran["tools/call"])
+
+
+@pytest.mark.parametrize("method", MOST)
+def test_few_files_have_to_be_read_to_follow_it(ran: dict[str, list[str]], method: str) -> None:
+    assert len(ran[method]) <= MOST[method], ran[method]
