@@ -19,6 +19,7 @@ from app.storage.audit_act import Act
 from app.storage.audit_follower import AuditFollower
 
 LOOK_EVERY_S = 1.0  # without Redis a revocation takes effect within two seconds
+PATIENCE_S = 2.0  # how long the answer to a change waits for its effect here
 MAX_DUE = 1000  # above it everything is compared, which is less work
 
 log = logging.getLogger(__name__)
@@ -51,12 +52,13 @@ class Changes:
                 tasks.start_soon(self._notices.run, self.look_soon, self._on_leaving)
 
     async def committed(self, acts: Sequence[Act]) -> None:
-        """To be called after a change of this node. Returns when it has taken effect here, or the database cannot be
-        read: then it does so later."""
+        """To be called after a change of this node. Returns when it has taken effect here; if the database cannot be
+        read, or not soon, it does so later."""
         if any(affected_by(act) is not None for act in acts):
             if self._notices is not None:
                 self._notices.say_look()
-            await self.look()
+            with anyio.move_on_after(PATIENCE_S):
+                await self.look()
 
     def look_soon(self) -> None:
         """Another node says that there is something new."""

@@ -13,7 +13,7 @@ FAULTS_OF_CHANGES = (
     Fault(
         "writers of the trail take no turns", ORDER, "PERFORM pg_advisory_xact_lock(TG_RELID::bigint); ", "", FOLLOWING
     ),
-    Fault("a writer that stands still holds up others", ORDER, "'1s', true", "'0', true", FOLLOWING),
+    Fault("a writer that stands still holds up others", ORDER, "'2s', true", "'0', true", FOLLOWING),
     Fault("a trail that was replaced is read on", FOLLOWER, " or found[: len(last)] != last", "", FOLLOWING),
     Fault("who is far behind reads some of it", FOLLOWER, "len(found) > MAX_NEW", "False", FOLLOWING),
     Fault(
@@ -33,8 +33,8 @@ FAULTS_OF_CHANGES = (
     Fault(
         "what is committed here waits for its second",
         CHANGES,
-        "            await self.look()\n\n    def look_soon",
-        "            self.look_soon()\n\n    def look_soon",
+        "                await self.look()\n\n    def look_soon",
+        "                self.look_soon()\n\n    def look_soon",
         CHANGING,
     ),
     Fault("nobody else hears of what was committed", CHANGES, "self._notices.say_look()", "pass", CHANGING),
