@@ -2,12 +2,11 @@
 that stand beside its router (`app/admin/resources`) and are handed in."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from fastapi import Path, Request, Response
-from msgspec.structs import replace
 from pydantic import BaseModel
 
 from app.admin._conditions import AskedState, IfMatch, tagged

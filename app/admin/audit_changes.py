@@ -4,9 +4,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.admin.schemas.backends import HIDDEN, BackendAnswer
+from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.issuers import IssuerAnswer
 from app.domain import BackendSpec, Issuer
+from app.domain.resources.backends import HIDDEN
 from app.storage.audit_act import Change, between
 
 # What the act's target says already, and what changes without an act.

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 
 from app.admin.idempotency import AnsweredOnce
-from app.auth import Authenticator, KeyMaker
+from app.auth.api_keys import KeyMaker
+from app.auth.authenticator import Authenticator
 from app.auth.issuer_check import IssuerCheck
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
@@ -30,13 +31,15 @@ from app.limits.rate_limiter import RateLimiter
 from app.protocol.search.index import Hit
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
-from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act, Change
+from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
+from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.toolsets import ToolsetRepository
 from app.telemetry.call_history.kept import CallArchive

@@ -40,10 +40,8 @@ _OF_TENANTS = (
 
 
 def build_router() -> APIRouter:
-    """All resources. Paths without a tenant mean the tenant `default`."""
-    router = APIRouter(
-        prefix=PREFIX, dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 429, 503)
-    )
+    """All resources, to be included under PREFIX. Paths without a tenant mean the tenant `default`."""
+    router = APIRouter(dependencies=[Depends(_bearer)], responses=responses(400, 401, 403, 422, 429, 503))
     for resource in (tenants, nodes, activity, problems, audit):
         router.include_router(resource.router)
     for resource in _OF_TENANTS:

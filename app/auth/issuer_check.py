@@ -11,10 +11,11 @@ from app.auth import _token_form as token_form
 from app.auth import token_rules as rules
 from app.auth._refusal import CredentialRefused, Finding
 from app.auth._token_form import Sent, shown
+from app.auth.issuer_rules import HMAC
 from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, PublicKey, key_url, listed_keys, only_key
-from app.auth.outbound import FetchFailed
+from app.auth.outbound_urls import FetchFailed
 from app.auth.token_rules import Case
-from app.auth.tokens import HMAC, Tokens, granted, holder, key_missing, source_of
+from app.auth.tokens import Tokens, granted, holder, key_missing, source_of
 from app.domain import Issuer
 from app.errors import Disabled
 

@@ -19,18 +19,15 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from app.auth.outbound import FetchFailed
+from app.auth.issuer_rules import CURVES, RSA
+from app.auth.outbound_urls import FetchFailed
 
 REFRESH_S = 300.0  # a key that the issuer removed is good for at most this long while its host answers,
 KEEP_S = 3600.0  # and for this long while it does not
 REFETCH_S = 30.0  # between two fetches: tokens with invented key ids must not cause more
 MAX_KEYS = 100
 MAX_ISSUER_SHOWN = 200
-MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192  # a verification with the longest takes half a millisecond
-
-_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_CURVES = {"secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",)}
-ALGORITHMS = frozenset({*_RSA, *(name for names in _CURVES.values() for name in names), "EdDSA"})
+MINRSA_BITS, MAXRSA_BITS = 2048, 8192  # a verification with the longest takes half a millisecond
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -227,7 +224,7 @@ def _usable(jwk: dict[str, Any]) -> tuple[PublicKey, frozenset[str]] | str:
         return "its type is not supported"
     algorithms = frozenset(_algorithms(public))
     if not algorithms:
-        return f"its size or curve is not supported; RSA has {MIN_RSA_BITS} to {MAX_RSA_BITS} bits"
+        return f"its size or curve is not supported; RSA has {MINRSA_BITS} to {MAXRSA_BITS} bits"
     if "alg" in jwk:
         algorithms &= {jwk["alg"]} if isinstance(jwk["alg"], str) else set()
     return (public, algorithms) if algorithms else "its `alg` is not supported for such a key"
@@ -247,10 +244,10 @@ def _public_key(jwk: dict[str, Any]) -> Any:
 def _algorithms(key: object) -> Sequence[str]:
     """The algorithms that a key of this type, size and curve can verify, whatever the document says."""
     match key:
-        case RSAPublicKey() if MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
-            return _RSA
+        case RSAPublicKey() if MINRSA_BITS <= key.key_size <= MAXRSA_BITS:
+            return RSA
         case EllipticCurvePublicKey():
-            return _CURVES.get(key.curve.name, ())
+            return CURVES.get(key.curve.name, ())
         case Ed25519PublicKey() | Ed448PublicKey():
             return ("EdDSA",)
     return ()

@@ -6,95 +6,22 @@ Host and SNI: a second look-up cannot change it. No redirects, no proxies.
 
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from socket import SOCK_STREAM
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import anyio
 import httpx2
 
-from app.text.public_addresses import Address, Network, is_public, split_authority
+from app.auth.outbound_urls import FetchFailed, OutboundUrl, Policy, UrlRefused
+from app.text.public_addresses import Address, Network
 
 DEADLINE_S = 5.0  # for all of it: name, connection, document
 CONNECT_S = 2.0  # leaves time for a second address
 MAX_BYTES, MAX_CHUNKS = 2**20, 4096  # of a document; a parser takes its time for each chunk, however short
-MAX_URL = 2048
 MAX_ADDRESSES = 4  # of one name that are tried
-PORTS = frozenset({443, 8443})  # of public hosts; in listed networks every port is allowed
-
-ALLOW_SETTING = "TRUNKLINE_OUTBOUND_ALLOW"
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-
-
-class FetchFailed(Exception):
-    """The document could not be fetched. `setting` is the setting of this gateway that could change that, if any."""
-
-    def __init__(self, message: str, *, setting: str | None = None) -> None:
-        super().__init__(message)
-        self.setting = setting
-
-
-class UrlRefused(FetchFailed):
-    """The URL may not be fetched."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutboundUrl:
-    """A URL in parts that every parser reads in the same way."""
-
-    scheme: str
-    host: str  # without brackets
-    port: int
-    authority: str
-    target: str  # path and query
-
-    @property
-    def literal(self) -> Address | None:
-        """The address, if the host is one."""
-        try:
-            return ip_address(self.host)
-        except ValueError:
-            return None
-
-
-class Policy:
-    """Which URLs may be reached: public addresses by https; in the networks `allow` all addresses, and http too.
-
-    `setting` is the one that lists those networks.
-    """
-
-    def __init__(self, allow: Iterable[Network] = (), setting: str = ALLOW_SETTING) -> None:
-        self.allow, self._setting = tuple(allow), setting
-
-    def check(self, text: str) -> OutboundUrl:
-        """The URL's parts, if it may be reached; names are not resolved here.
-
-        Raises:
-            UrlRefused: it may not.
-        """
-        url = parse_url(text)
-        if url.scheme != "https" and not self.allow:
-            raise self._not_listed("http is")
-        if url.literal is not None:
-            self.require(url.literal, url)
-        return url
-
-    def require(self, address: Address, url: OutboundUrl) -> None:
-        """Raises UrlRefused unless the URL may be reached at this address."""
-        if any(address in network for network in self.allow):
-            return
-        if url.scheme != "https":
-            raise self._not_listed("http is")
-        if not is_public(address):
-            raise self._not_listed(f"{url.host} is at an address that is not public, which is")
-        if url.port not in PORTS:
-            raise self._not_listed(f"ports other than {sorted(PORTS)} are")
-
-    def _not_listed(self, what: str) -> UrlRefused:
-        words = f"{what} allowed only in a network that is listed in {self._setting}"
-        return UrlRefused(words, setting=self._setting)
 
 
 class Outbound:
@@ -179,29 +106,6 @@ class Outbound:
             ) as response,
         ):
             return await _document(response)
-
-
-def parse_url(text: str) -> OutboundUrl:
-    """The URL's parts.
-
-    Raises:
-        UrlRefused: it is not a URL, or two parsers could read it differently.
-    """
-    if len(text) > MAX_URL or not text.isascii() or any(c <= " " or c in '\\#<>"`{|}^\x7f' for c in text):
-        raise UrlRefused(f"a URL must be printable ASCII without a fragment, {MAX_URL} characters at most")
-    try:
-        parts = urlsplit(text)
-    except ValueError as error:
-        raise UrlRefused(str(error)) from None
-    if parts.scheme not in ("https", "http"):
-        raise UrlRefused("a URL must begin with https://")
-    try:
-        host, port = split_authority(parts.netloc)
-    except ValueError as error:
-        raise UrlRefused(str(error)) from None
-    port = port or {"https": 443, "http": 80}[parts.scheme]
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return OutboundUrl(parts.scheme, str(host), port, parts.netloc.lower(), target)
 
 
 async def _resolve(host: str, port: int) -> list[str]:

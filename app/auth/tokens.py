@@ -4,7 +4,7 @@ The rules are in `token_form.py` and `token_rules.py`, the public keys in `jwks.
 and the scopes. A token is good for one target: the tenant of its issuer, and the resource it was issued for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -14,20 +14,13 @@ from app.auth import _token_form as token_form
 from app.auth import token_rules as rules
 from app.auth._refusal import CredentialRefused, Finding
 from app.auth._token_form import MAX_TOKEN_BYTES, REASONS, Sent, claim, named_in, scopes_in, shown
+from app.auth.issuer_rules import HMAC, capped, is_issuer
 from app.auth.jwks import KeyNotFound, KeySets, KeySource, PublicKey
-from app.auth.policy import CONNECT_ONE, has_scope, is_scope
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.token_rules import LEEWAY_S, Case, Target
-from app.domain import Issuer, Principal, Scope, is_name, is_own_mark
+from app.domain import Issuer, Principal, is_name
 
-__all__ = [
-    "HMAC", "MAX_ISSUER", "MAX_TOKEN_BYTES", "REASONS", "IssuerStore", "Target", "Tokens",
-    "capped", "is_issuer", "is_secret", "place_of",
-]  # fmt: skip
-
-MAX_ISSUER = 512
-HMAC = "HS256"
-MIN_SECRET_BYTES = 32
+__all__ = ["MAX_TOKEN_BYTES", "REASONS", "IssuerStore", "Target", "Tokens", "place_of"]
 
 
 class IssuerStore(Protocol):
@@ -185,34 +178,6 @@ def granted(case: Case) -> frozenset[str]:
             if value in here.map:
                 asked.update(here.map[value].scopes)
     return capped(asked, case.tenant, case.issuer.max_scopes)
-
-
-def capped(scopes: Iterable[str], tenant: str, max_scopes: frozenset[str]) -> frozenset[str]:
-    """The scopes that the issuer may confer: those that `max_scopes` implies.
-
-    If `max_scopes` has only single backends, `mcp:connect` becomes these.
-    """
-    asked = {scope for scope in scopes if is_scope(scope)}
-    cap = Principal(tenant, "", "", max_scopes)
-    kept = {scope for scope in asked if has_scope(cap, tenant, scope)}
-    if Scope.CONNECT in asked - kept:
-        kept |= {scope for scope in max_scopes if scope.startswith(CONNECT_ONE)}
-    return frozenset(kept)
-
-
-def is_issuer(text: str) -> bool:
-    """Whether this can be an `iss`. Not `key` or `cli`: these are issuers of principals without a token."""
-    is_text = 0 < len(text) <= MAX_ISSUER and text.isascii() and text.isprintable() and " " not in text
-    return is_text and not is_own_mark(text)
-
-
-def is_secret(text: str) -> bool:
-    """Whether this can sign tokens: long enough, and not a public key, which everybody knows."""
-    try:
-        jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).prepare_key(text)
-    except jwt.InvalidKeyError:
-        return False
-    return len(text.encode()) >= MIN_SECRET_BYTES
 
 
 def place_of(tenant: str, issuer: str, issuer_id: str) -> str:

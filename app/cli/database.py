@@ -20,11 +20,12 @@ from app.errors import GatewayError, NotFound
 from app.settings.data_directory import is_in_working_directory
 from app.settings.environment import PREFIX
 from app.settings.settings import Settings
-from app.storage import BackendRepository, Database, TenantRepository
 from app.storage.audit_act import Act, Change
-from app.storage.engine import place_of
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database, place_of
 from app.storage.migrate import check
 from app.storage.secret_key import SecretKeyCheck
+from app.storage.tenants import TenantRepository
 from app.storage.tools.toolsets import ToolsetRepository
 
 _T = TypeVar("_T")

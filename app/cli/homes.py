@@ -10,7 +10,7 @@ from app.cli.database import database_here
 from app.errors import Conflict, GatewayError, NotFound
 from app.jail.sandbox.uids import table_of
 from app.processes import homes
-from app.storage import TenantRepository
+from app.storage.tenants import TenantRepository
 
 _WHICH = "Run it with the settings of the gateway (DATA_DIR, DATABASE_URL, HOMES_DIR), and as its user."
 

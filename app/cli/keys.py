@@ -10,7 +10,7 @@ from typing import Any
 
 from app.admin.audit_changes import changes_of
 from app.admin.schemas.api_keys import KeyAnswer
-from app.auth import KeyMaker
+from app.auth.api_keys import KeyMaker
 from app.auth.policy import is_platform_scope, is_scope
 from app.cli.database import act_of_user, database_here, secret_key_of
 from app.cli.resources import print_table
@@ -18,9 +18,10 @@ from app.cli.usage.nouns import KEYS
 from app.cli.usage.options import DEFAULT_EXPIRY_DAYS
 from app.domain import DEFAULT_TENANT, ApiKey
 from app.errors import InvalidRequest
-from app.storage import ApiKeyRepository, Database, TenantRepository
-from app.storage.access.api_keys import MAX_KEYS_PER_TENANT
+from app.storage.access.api_keys import MAX_KEYS_PER_TENANT, ApiKeyRepository
+from app.storage.engine import Database
 from app.storage.secret_key import SecretKeyCheck
+from app.storage.tenants import TenantRepository
 from app.text.terminal.stdout import show_once
 
 

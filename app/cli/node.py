@@ -1,11 +1,10 @@
-"""The commands `serve`, `migrate` and `doctor`."""
+"""The commands `serve` and `migrate`."""
 
 import argparse
 import os
 
-from app.cli import doctor
-from app.cli.database import database_here, say_which, settings_only_read
-from app.errors import SettingsError
+from app.cli.database import database_here, say_which
+from app.cli.usage.later import importing
 from app.node.fleet import serve_nodes
 from app.settings.settings import Settings
 from app.storage.migrate import upgrade
@@ -18,7 +17,8 @@ def run_nodes(options: argparse.Namespace) -> int:
     if options.nodes is not None:
         return serve_nodes(settings, options.nodes, demo=options.demo)
     # Here, because the web framework takes half a second to import and no other command needs it.
-    from app.node.serve import serve  # noqa: PLC0415
+    with importing():
+        from app.node.serve import serve  # noqa: PLC0415
 
     return serve(settings, demo=options.demo, member=options.member)
 
@@ -34,16 +34,3 @@ def migrate_database(options: argparse.Namespace) -> int:
             upgrade(settings.database_url, progress.begin)
     print("the database is up to date")
     return 0
-
-
-def examine_machine(options: argparse.Namespace) -> int:
-    """`trunkline doctor`: a table, or JSON."""
-    settings: Settings | SettingsError
-    try:
-        settings = settings_only_read(options)
-    except SettingsError as error:
-        settings = error
-    with Progress() as progress:
-        checks = doctor.examine(settings, progress.begin)
-    print(doctor.as_json(checks) if options.json else doctor.as_table(checks))
-    return 0 if doctor.is_well(checks) else 1

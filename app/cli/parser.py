@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app import __version__
 from app.cli.files.parser import add_file_commands
 from app.cli.resource_parser import add_resource_commands, split_command
-from app.cli.usage.later import Later
+from app.cli.usage.later import HereOrThere, Later
 from app.cli.usage.meant import Parser
 from app.cli.usage.nouns import CALL_GROUPS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
 from app.cli.usage.options import (
@@ -159,7 +159,7 @@ def _add_machine_commands(commands: Commands) -> None:
     _command(verbs, "accept", "app.cli.keys.accept_secret_key", "record that SECRET_KEY was changed on purpose")
 
     text = "show what works on this machine, and what is missing"
-    doctor = _command(commands, "doctor", "app.cli.node.examine_machine", text)
+    doctor = _command(commands, "doctor", "app.cli.doctor.examination.examine_machine", text)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
 
     text = "list the homes of the tenants' backends on this machine"
@@ -282,7 +282,9 @@ def _add_connect_command(commands: Commands) -> None:
 
 def _add_import_command(commands: Commands) -> None:
     text = "register backends from a client's configuration"
-    imported = _command(commands, "import", "app.cli.importing.import_servers", text, _IMPORT_EXAMPLES)
+    imported = _command(commands, "import", "app.cli.importing_here.import_here", text, _IMPORT_EXAMPLES)
+    here, there = imported.get_default("run"), Later("app.cli.importing.import_over_rest")
+    imported.set_defaults(run=HereOrThere(here, there))
     imported.add_argument("file", metavar="FILE", help="JSON or TOML; - is stdin")
     imported.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     imported.add_argument("--apply", action="store_true", help="register them; without it nothing is changed")

@@ -7,16 +7,19 @@ with what it runs. It looks once a second, right after a change of its own, and 
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import anyio
 
 from app.cluster._affected import EVERYTHING, Affected, affected_by
 from app.cluster.node_status.change_effects import ChangeEffects
 from app.cluster.reconcile import Reconciler
-from app.cluster.routing.notices import Notices
 from app.errors import GatewayError
 from app.storage.audit_act import Act
 from app.storage.audit_follower import AuditFollower
+
+if TYPE_CHECKING:
+    from app.cluster.routing.notices import Notices
 
 LOOK_EVERY_S = 1.0  # without Redis a revocation takes effect within two seconds
 PATIENCE_S = 2.0  # how long the answer to a change waits for its effect here
@@ -34,7 +37,7 @@ class Changes:
         local: ChangeEffects,
         reconciler: Reconciler,
         follower: AuditFollower,
-        notices: Notices | None = None,
+        notices: "Notices | None" = None,
         on_leaving: Callable[[str], None] = lambda node: None,
     ) -> None:
         self._local, self._reconciler, self._follower, self._notices = local, reconciler, follower, notices

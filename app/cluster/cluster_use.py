@@ -10,16 +10,18 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from app.auth.sealing import Sealer
 from app.cluster._periodic import repeat
-from app.cluster.redis.connection import RedisConnection
 from app.errors import GatewayError
 from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import NO_MEMORY, MemoryUse, TenantBudgets
+
+if TYPE_CHECKING:
+    from app.cluster.redis.connection import RedisConnection
 
 EVERY_S = 0.1
 LAPSES_S = 3.0  # numbers expire after so long, also those read before Redis went away
@@ -53,7 +55,7 @@ class ClusterUse:
         gates: TenantGates,
         budgets: TenantBudgets,
         processes: ProcessCounts,
-        redis: RedisConnection,
+        redis: "RedisConnection",
         sealer: Sealer,
         node: str,
         others: Callable[[], Collection[str]],

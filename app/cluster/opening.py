@@ -4,20 +4,20 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from app.cluster.peers.client import Deadlines, PeerClient
 from app.cluster.peers.credentials import NodeCredentials
-from app.cluster.redis.connection import RedisConnection
-from app.cluster.redis.key_check import check_value
 from app.cluster.routing.heartbeat import Store
-from app.cluster.routing.journal_stores import NoJournalStore, RedisJournalStore
-from app.cluster.routing.memory_store import MemoryStore
-from app.cluster.routing.notices import Notices
+from app.cluster.routing.memory_store import MemoryStore, NoJournalStore
 from app.cluster.routing.records import Seal
-from app.cluster.routing.redis_store import RedisStore
 from app.errors import SettingsError
 from app.sessions.streams.journal_store import JournalStore
 from app.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from app.cluster.redis.connection import RedisConnection
+    from app.cluster.routing.notices import Notices
 
 FIRST_ATTEMPT_S = 2.5  # to connect and ask
 OTHER_KEY = (
@@ -36,8 +36,8 @@ class Routing:
     journals: JournalStore
     credentials: NodeCredentials
     peers: PeerClient
-    redis: RedisConnection | None
-    notices: Notices | None
+    redis: "RedisConnection | None"
+    notices: "Notices | None"
 
     @property
     def is_alone(self) -> bool:
@@ -65,6 +65,13 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
         if redis_url is None:
             yield Routing(node, url, MemoryStore(), NoJournalStore(), credentials, peers, None, None)
             return
+        # Here, because redis-py takes 0.1 s and 8 MB, and a single node needs nothing of it.
+        from app.cluster.redis.connection import RedisConnection  # noqa: PLC0415
+        from app.cluster.redis.key_check import check_value  # noqa: PLC0415
+        from app.cluster.routing.journal_stores import RedisJournalStore  # noqa: PLC0415
+        from app.cluster.routing.notices import Notices  # noqa: PLC0415
+        from app.cluster.routing.redis_store import RedisStore  # noqa: PLC0415
+
         errors, check = metrics.route_store_errors, check_value(secret_key)
         async with (
             RedisConnection(redis_url, errors, check=check) as redis,

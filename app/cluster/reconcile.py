@@ -9,9 +9,11 @@ from app.cluster._affected import Affected, Kind
 from app.cluster.node_status.change_effects import ChangeEffects, Identity
 from app.domain import KEY_ISSUER, BackendSpec, is_name
 from app.errors import NotFound
-from app.storage import ApiKeyRepository, BackendRepository, TenantRepository
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
+from app.storage.backends import BackendRepository
+from app.storage.tenants import TenantRepository
 
 BATCH = 500  # identities in one query
 

@@ -18,7 +18,8 @@ from urllib.parse import urlencode
 
 from app.auth.authenticator import MAX_CREDENTIAL_BYTES
 from app.auth.jwks import discovered, named_url
-from app.auth.outbound import FetchFailed, Outbound, UrlRefused, parse_url
+from app.auth.outbound import Outbound
+from app.auth.outbound_urls import FetchFailed, UrlRefused, parse_url
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.tokens import source_of
 from app.domain import Issuer, SignInClient

@@ -3,11 +3,11 @@
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import anyio
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -19,6 +19,9 @@ from app.console.assets import Assets
 from app.console.renewals import HEADER, MAX_PARTS
 from app.console.rest import Refused, Rest
 from app.console.sessions import SignedIn
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -59,17 +62,25 @@ class Templates:
 
     def __init__(self, assets: Assets, base: str) -> None:
         """`base`: what a proxy strips from the addresses of pages."""
-        self._environment = Environment(
+        self._assets, self._base = assets, base
+
+    @cached_property
+    def _environment(self) -> "Environment":
+        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - many nodes show no page
+
+        assets, base = self._assets, self._base
+        found = Environment(
             loader=PackageLoader("app.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True,
         )  # fmt: skip
-        self._environment.globals.update(
+        found.globals.update(
             asset=lambda name: base + assets.url(name), version=__version__, base=base,
             url=lambda *parts, **query: base + page_url(*parts, **query),
         )  # fmt: skip
-        self._environment.filters.update(wording.FILTERS)
-        self._environment.tests["odd_line"] = wording.is_odd_line
-        self._environment.tests["missing"] = lambda part: isinstance(part, Missing)
+        found.filters.update(wording.FILTERS)
+        found.tests["odd_line"] = wording.is_odd_line
+        found.tests["missing"] = lambda part: isinstance(part, Missing)
+        return found
 
     def response(self, name: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
         """A page."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
-from app.auth import Authenticator
+from app.auth.authenticator import Authenticator
 from app.auth.tokens import Target
 from app.domain import DEFAULT_TENANT, Principal
 from app.http.client_address import client_address, limited_address

@@ -9,7 +9,7 @@ from app import __version__
 from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.resources.me import me_at_once
-from app.admin.router import build_router
+from app.admin.router import PREFIX, build_router
 from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
@@ -54,7 +54,8 @@ def build_api() -> FastAPI:
         redirect_slashes=False,
     )
     problems.install(app)
-    app.include_router(build_router())
+    # With a prefix FastAPI takes the routes as they are; without one it makes all of them, to see that none is empty.
+    app.include_router(build_router(), prefix=PREFIX)
     app.include_router(health.router)
     app.include_router(resource_metadata.router)
     app.include_router(registries.router)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -19,7 +20,6 @@ from app.cluster.opening import Routing
 from app.cluster.peers.dead_nodes import abandon_the_dead, stay_acquainted
 from app.cluster.peers.passing import Passing
 from app.cluster.reconcile import Reconciler
-from app.cluster.redis.connection import RedisConnection, Script
 from app.node.certificate_files import CertificateFiles
 from app.node.jobs import Job, keep_running
 from app.node.parts.credentials import Credentials, flush_for_ever, open_credentials
@@ -44,6 +44,9 @@ from app.sessions.sweeping import sweep_for_ever
 from app.settings.settings import Settings
 from app.telemetry.metrics import Metrics
 from app.telemetry.tracing.tracer import Tracer
+
+if TYPE_CHECKING:
+    from app.cluster.redis.connection import RedisConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +219,10 @@ def _start(tasks: TaskGroup, gateway: Gateway, jobs: Mapping[str, Job], *, is_vi
         tasks.start_soon(partial(keep_running, name, job, gateway.metrics.job_failures, is_vital=is_vital), name=name)
 
 
-def _start_jobs_of_several(tasks: TaskGroup, gateway: Gateway, redis: RedisConnection) -> None:
+def _start_jobs_of_several(tasks: TaskGroup, gateway: Gateway, redis: "RedisConnection") -> None:
     """The jobs of nodes with a Redis, even if there is only one of them."""
+    from app.cluster.redis.connection import Script  # noqa: PLC0415 - a node without Redis needs nothing of redis-py
+
     routing, sessions, peers = gateway.routing, gateway.sessions, gateway.membership.heartbeat.peers
     gates, sealer = sessions.registry.gates, gateway.credentials.sealer
     budgets, pool = gateway.processes.budgets, gateway.processes.pool

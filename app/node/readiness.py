@@ -3,7 +3,7 @@ means, and what to do."""
 
 from collections.abc import Mapping
 
-from app.cluster.redis.connection import REFUSES
+from app.cluster.redis import REFUSES
 
 _CHECK_REDIS = "check that Redis runs and that TRUNKLINE_REDIS_URL is right; `trunkline doctor` tries both from here."
 

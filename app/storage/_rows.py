@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Delete, Row, Select, Table, Update, and_, delete, func, select, update
+from sqlalchemy import JSON, ColumnElement, Delete, Row, Select, Table, Update, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.domain.resources.members import declared_members, plain, reader_of
 from app.errors import FIXED, ConcurrentChange, LimitReached, NotFound, QuotaExceeded, Whose
 from app.storage.audit_act import Act
 from app.storage.engine import Database
@@ -30,6 +31,18 @@ async def require_room(
     """Raises QuotaExceeded where there are `most` of these rows already."""
     if (await connection.execute(select(func.count()).where(rows))).scalar_one() >= most:
         raise QuotaExceeded(limit, message, reached=LimitReached(limit, of, most, most, FIXED))
+
+
+def values_of(value: object, table: Table) -> dict[str, Any]:
+    """The columns of an object of a declared model, as far as the table has them."""
+    members = {each.name: getattr(value, each.name) for each in declared_members(type(value)) if each.name in table.c}
+    return {name: plain(each) if isinstance(table.c[name].type, JSON) else each for name, each in members.items()}
+
+
+def object_of(model: type[V], row: Row[Any], **given: Any) -> V:
+    """The object of a declared model that a row has, with members that are given."""
+    made: V = reader_of(model)(row._asdict(), **given)
+    return made
 
 
 class VersionedTable:

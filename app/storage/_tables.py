@@ -1,18 +1,21 @@
 """The schema of this version. `migrations/` migrates databases to it; a test compares the two."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import sqlalchemy as sa
 from msgspec import Meta
-from msgspec.structs import FieldInfo, fields
 
-from app.domain.resources.fields import NAME_LENGTH
+from app.domain import ApiKey, BackendSpec, Issuer, Tenant
+from app.domain.resources.fields import MAX_REASON, NAME_LENGTH
 from app.domain.resources.guides import GUIDES
+from app.domain.resources.members import DeclaredMember, bare, declared_members, without_none
 from app.domain.resources.recipes import RECIPES
 from app.domain.resources.resource import Resource
+from app.domain.resources.toolsets import TOOLSETS
 
-REASON_LENGTH = 300
+WORD_LENGTH = 16
 TEXT_LENGTH = 255  # a longer text has no length in the database
 
 metadata = sa.MetaData(
@@ -45,9 +48,20 @@ def _tenant(*, primary_key: bool = False, index: bool = False) -> sa.Column[str]
     return sa.Column("tenant", sa.String(NAME_LENGTH), owner, primary_key=primary_key, nullable=False, index=index)
 
 
+def _made() -> sa.Column[datetime]:
+    return sa.Column("created_at", UtcDateTime, nullable=False)
+
+
+def columns_of(declared: Iterable[DeclaredMember], *without: str) -> list[sa.Column[Any]]:
+    """A column for each stored member, which holds JSON where it is not a plain value."""
+    members = [each for each in declared if each.is_stored and each.name not in {"tenant", *without}]
+    key = "id" if any(each.name == "id" for each in members) else "name"
+    return [_column(each, is_key=each.name == key) for each in members]
+
+
 def declared(resource: Resource[Any]) -> sa.Table:
-    """The table of a resource: a column for each member, which holds JSON where it is not a plain value."""
-    columns = [_column(each) for each in fields(resource.model)]
+    """The table of a resource."""
+    columns = columns_of(resource.members)
     if not resource.goes_with:
         return sa.Table(resource.name, metadata, _tenant(primary_key=True), *columns)
     own, owners = ["tenant", resource.goes_with], f"{resource.goes_with}s"
@@ -56,63 +70,37 @@ def declared(resource: Resource[Any]) -> sa.Table:
     return sa.Table(resource.name, metadata, tenant, *columns, owner)
 
 
-def _column(member: FieldInfo) -> sa.Column[Any]:
-    kind, *marks = get_args(member.type) if get_origin(member.type) is Annotated else (member.type,)
-    meta = next((each for each in marks if isinstance(each, Meta)), Meta())
-    length = (meta.extra or {}).get("stored") or meta.max_length or TEXT_LENGTH + 1
-    texts: Any = sa.String(length) if length <= TEXT_LENGTH else sa.Text
-    type_of = texts if kind is str else _PLAIN.get(kind, sa.JSON)
-    return sa.Column(member.name, type_of, primary_key=member.name == "name", nullable=False)
+def _column(member: DeclaredMember, *, is_key: bool) -> sa.Column[Any]:
+    value = without_none(bare(member.kind)[0])
+    kind, marks = bare(member.kind if value is None else value)
+    limits = next((each for each in marks if isinstance(each, Meta)), Meta())
+    return sa.Column(member.name, _type_of(kind, limits), primary_key=is_key, nullable=value is not None)
+
+
+def _type_of(kind: Any, limits: Meta) -> Any:
+    length = (limits.extra or {}).get("stored")
+    if get_origin(kind) is Literal and isinstance(get_args(kind)[0], str):
+        return sa.String(length or WORD_LENGTH)
+    if kind is bytes:
+        return sa.LargeBinary(length)
+    if kind is not str:
+        return _PLAIN.get(kind, sa.JSON(none_as_null=True))
+    length = length or limits.max_length or TEXT_LENGTH + 1
+    return sa.String(length) if "stored" in (limits.extra or {}) or length <= TEXT_LENGTH else sa.Text
 
 
 _PLAIN: dict[Any, Any] = {bool: sa.Boolean, int: sa.Integer, float: sa.Double, datetime: UtcDateTime}
 
-tenants = sa.Table(
-    "tenants",
-    metadata,
-    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
-    sa.Column("limits", sa.JSON, nullable=False),
-    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
-    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
-    sa.Column("sandbox_exempt", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("registry", sa.String(16), nullable=False, server_default="off"),
-    sa.Column("inspections", sa.String(16), nullable=False, server_default="allowed"),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-)
+tenants = sa.Table("tenants", metadata, *columns_of(declared_members(Tenant)), _made())
 
 backends = sa.Table(
     "backends",
     metadata,
     _tenant(primary_key=True),
-    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
-    sa.Column("command", sa.Text, nullable=False),
-    sa.Column("args", sa.JSON, nullable=False),
-    sa.Column("env", sa.JSON, nullable=False),
-    sa.Column("cwd", sa.Text),
-    sa.Column("isolation", sa.String(16), nullable=False),
-    sa.Column("recovery", sa.String(16), nullable=False),
-    sa.Column("broadcast", sa.Boolean, nullable=False, server_default=sa.false()),
+    *columns_of(declared_members(BackendSpec), "warm"),
     sa.Column("warm", sa.Integer, nullable=False),
-    sa.Column("warm_auto", sa.Boolean, nullable=False, server_default=sa.false()),  # instead of a number
-    sa.Column("max_processes", sa.Integer, nullable=False),
-    sa.Column("calls_per_session", sa.Integer, nullable=False, server_default="128"),
-    sa.Column("timeouts", sa.JSON, nullable=False),
-    sa.Column("sandbox", sa.JSON, nullable=False),
-    sa.Column("limits", sa.JSON, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False, server_default="none"),
-    sa.Column("start", sa.String(8), nullable=False, server_default="exec"),
-    sa.Column("selection", sa.JSON, nullable=False, server_default="{}"),
-    sa.Column("pin", sa.String(8), nullable=False, server_default="off"),
-    sa.Column("pin_minor", sa.String(8), nullable=False, server_default="accept"),
-    sa.Column("url", sa.Text),
-    sa.Column("transport", sa.String(16), nullable=False, server_default="auto"),
-    sa.Column("headers", sa.JSON, nullable=False, server_default="{}"),
-    sa.Column("enabled", sa.Boolean, nullable=False),
-    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
-    sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("warm_auto", sa.Boolean, nullable=False),  # instead of a number
+    _made(),
     sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
@@ -121,20 +109,8 @@ toolsets = sa.Table(
     "toolsets",
     metadata,
     _tenant(primary_key=True),
-    sa.Column("name", sa.String(NAME_LENGTH), primary_key=True),
-    sa.Column("title", sa.String(200), nullable=False),
-    sa.Column("instructions", sa.Text, nullable=False),
-    sa.Column("members", sa.JSON, nullable=False),
-    sa.Column("mode", sa.String(16), nullable=False),
-    sa.Column("always", sa.JSON, nullable=False),
-    sa.Column("learns", sa.Boolean, nullable=False),
-    sa.Column("guides", sa.JSON, nullable=False, server_default="[]"),
-    sa.Column("timeouts", sa.JSON, nullable=False),
-    sa.Column("enabled", sa.Boolean, nullable=False),
-    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
-    sa.Column("off_by_platform", sa.Boolean, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
+    *columns_of(TOOLSETS.members),
+    _made(),
     sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
@@ -169,23 +145,7 @@ approvals = sa.Table(
     sa.ForeignKeyConstraint(["tenant", "backend"], ["backends.tenant", "backends.name"], ondelete="CASCADE"),
 )
 
-api_keys = sa.Table(
-    "api_keys",
-    metadata,
-    sa.Column("id", sa.String(16), primary_key=True),
-    _tenant(index=True),
-    sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("digest", sa.LargeBinary(32), nullable=False),
-    sa.Column("pepper_version", sa.Integer, nullable=False),
-    sa.Column("scopes", sa.JSON, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("expires_at", UtcDateTime),
-    sa.Column("revoked_at", UtcDateTime),
-    sa.Column("last_used_at", UtcDateTime),
-    sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
-    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False, server_default=""),
-    sa.Column("off_by_platform", sa.Boolean, nullable=False, server_default=sa.false()),
-)
+api_keys = sa.Table("api_keys", metadata, _tenant(index=True), *columns_of(declared_members(ApiKey)))
 
 # Principals come from issuers; only those that are switched off are stored.
 principals_off = sa.Table(
@@ -195,7 +155,7 @@ principals_off = sa.Table(
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("issuer", sa.String(512), nullable=False),
     sa.Column("subject", sa.String(255), nullable=False),
-    sa.Column("reason", sa.String(REASON_LENGTH), nullable=False),
+    sa.Column("reason", sa.String(MAX_REASON), nullable=False),
     sa.Column("off_by_platform", sa.Boolean, nullable=False),
     sa.Column("at", UtcDateTime, nullable=False),
 )
@@ -203,22 +163,10 @@ principals_off = sa.Table(
 issuers = sa.Table(
     "issuers",
     metadata,
-    sa.Column("id", sa.String(16), primary_key=True),
     _tenant(),
-    sa.Column("issuer", sa.String(512), nullable=False),
-    sa.Column("algorithms", sa.JSON, nullable=False),
-    sa.Column("audience", sa.JSON, nullable=False),
-    sa.Column("claims", sa.JSON, nullable=False),
-    sa.Column("max_scopes", sa.JSON, nullable=False),
-    sa.Column("created_at", UtcDateTime, nullable=False),
-    sa.Column("sealed_secret", sa.LargeBinary),
-    sa.Column("jwks_url", sa.Text),
-    sa.Column("discovery_url", sa.Text),
-    sa.Column("sign_in", sa.JSON(none_as_null=True)),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column(
-        "tenants_claim", sa.String(256)
-    ),  # set: an issuer of the platform, for the tenants below instead of its own
+    *columns_of(declared_members(Issuer)),
+    # Set: an issuer of the platform, for the tenants below instead of its own.
+    sa.Column("tenants_claim", sa.String(256)),
     sa.UniqueConstraint("tenant", "issuer"),
 )
 

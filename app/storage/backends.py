@@ -1,26 +1,21 @@
 """Registered backends in the database."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.domain import BackendSpec, ProcessLimits, Sandbox, Timeouts, home_of
+from app.domain import BackendSpec, home_of
 from app.errors import BackendNotFound, NotFound
-from app.storage._rows import NamedRepository, microseconds
+from app.storage._rows import NamedRepository, microseconds, values_of
 from app.storage._tables import backends, tenants
 from app.storage.audit_act import Act
 from app.storage.engine import Database
 from app.storage.tools.approvals import Judgement, keep
-from app.storage.tools.names import require_free_name
-from app.storage.tools.toolsets import selection_of
-
-_NESTED = {"timeouts": Timeouts, "sandbox": Sandbox, "limits": ProcessLimits}
-# Members that are columns of the tenant, or derived from one; and one for a check.
-_NOT_STORED = ("home", "keeper", "sandbox_exempt", "missed_log", "toolset", "made")
+from app.storage.tools.names import require_free_name, spec_of
 
 
 class BackendRepository(NamedRepository[BackendSpec]):
@@ -104,29 +99,9 @@ async def _of_tenant(connection: AsyncConnection, spec: BackendSpec) -> BackendS
 
 
 def _values(spec: BackendSpec) -> dict[str, Any]:
-    values = {**asdict(spec), "args": list(spec.args), "env": dict(spec.env)}
-    values["headers"] = dict(spec.headers)
-    values["warm_auto"] = spec.warm == "auto"
-    values["warm"] = 0 if spec.warm == "auto" else spec.warm
-    for name in _NOT_STORED:
-        del values[name]
-    return values
+    is_auto = spec.warm == "auto"
+    return {**values_of(spec, backends), "warm": 0 if is_auto else spec.warm, "warm_auto": is_auto}
 
 
 def _spec(row: Row[Any]) -> BackendSpec:
-    values = row._asdict()
-    del values["changed_at"]
-    values["made"] = microseconds(values.pop("created_at"))
-    values["home"] = home_of(row.tenant, values.pop("tenant_created_at"))
-    values["selection"] = selection_of(row.selection)
-    values["warm"] = "auto" if values.pop("warm_auto") else values["warm"]
-    nested = {name: _nested(kind, values[name]) for name, kind in _NESTED.items()}
-    return BackendSpec(**{**values, **nested, "args": tuple(row.args)})
-
-
-def _nested(kind: type[Any], stored: Mapping[str, Any]) -> Any:
-    """A member that is not in the row has its default; one that this version does not know is ignored."""
-    known = {each.name for each in fields(kind)}
-    return kind(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items() if name in known}
-    )
+    return spec_of(row, warm="auto" if row.warm_auto else row.warm)

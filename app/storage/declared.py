@@ -1,16 +1,15 @@
 """Tables and repositories of declared resources."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
-import msgspec
-from msgspec.structs import asdict, fields, replace
-from sqlalchemy import JSON, Row, insert, select
+from sqlalchemy import Row, insert, select
 
 from app.domain.resources.fields import Stored
 from app.domain.resources.resource import Resource
 from app.errors import Conflict, NotFound
-from app.storage._rows import NamedRepository, matching, require_room
+from app.storage._rows import NamedRepository, matching, object_of, require_room, values_of
 from app.storage._tables import metadata, tenants
 from app.storage.audit_act import Act
 from app.storage.engine import Database
@@ -35,9 +34,6 @@ class StoredRepository(NamedRepository[S]):
         table, missing = metadata.tables[resource.name], lambda: NotFound(resource.missing())
         super().__init__(database, table, resource.one, missing)
         self._resource = resource
-        # What is not a plain value is one JSON document.
-        documents = {each.name for each in table.c if isinstance(each.type, JSON)}
-        self._documents = {each.name: each.type for each in fields(resource.model) if each.name in documents}
 
     async def state(self, tenant: str) -> object:
         """Equal to an earlier one if no object of the tenant has changed since."""
@@ -62,7 +58,7 @@ class StoredRepository(NamedRepository[S]):
                 raise Conflict(f"there is a {resource.one} of this name")
             words = f"a tenant has at most {resource.per_tenant} {resource.name}"
             await require_room(connection, table.c.tenant == tenant, resource.name, resource.per_tenant, words)
-            await connection.execute(insert(table).values(tenant=tenant, **self._values(created)))
+            await connection.execute(insert(table).values(tenant=tenant, **values_of(created, table)))
         return created
 
     def _owner(self, tenant: str, value: S) -> Any:
@@ -74,15 +70,9 @@ class StoredRepository(NamedRepository[S]):
         named = matching(table, tenant=tenant, name=getattr(value, owner))
         return select(table.c.name).where(named).with_for_update()
 
-    def _values(self, value: S) -> dict[str, Any]:
-        made = {name: msgspec.to_builtins(getattr(value, name)) for name in self._documents}
-        return {**asdict(value), **made}
-
     def _value(self, row: Row[Any]) -> S:
-        columns = {name: getattr(row, name) for name in self._resource.model.__struct_fields__}
-        made = {name: msgspec.convert(columns[name], kind) for name, kind in self._documents.items()}
-        return self._resource.model(**{**columns, **made})
+        return object_of(self._resource.model, row)
 
     def _changed(self, tenant: str, value: S) -> tuple[S, Mapping[str, Any]]:
         changed = replace(value, version=value.version + 1)
-        return changed, self._values(changed)
+        return changed, values_of(changed, self._table)

@@ -5,15 +5,11 @@ Synchronous: call it before the event loop runs, or in a thread.
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, create_engine, exc, make_url, text
+from sqlalchemy import URL, Connection, create_engine, exc, inspect, make_url, text
 
 import app
 from app.errors import SchemaMismatch, SettingsError, StorageUnavailable
@@ -50,58 +46,35 @@ def upgrade(url: str, begin: Callable[[str], None] = lambda _: None) -> None:
     with _lock(make_url(url)), _connection(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _ADVISORY_LOCK})
-        if _revision(connection) != _head():
-            settings = config(connection)
-            settings.attributes["on_version_apply"] = _announcing(_missing(_revision(connection)), begin)
-            command.upgrade(settings, "head")
+        if (revision := _revision(connection)) != _revisions()[-1]:
+            from app.storage._alembic import apply  # noqa: PLC0415 - only who migrates needs Alembic
+
+            apply(MIGRATIONS, connection, revision, begin)
 
 
 def check(url: str) -> None:
     """Raises SchemaMismatch where the schema is not this version's, or StorageUnavailable."""
     with _connection(url) as connection:
         revision = _revision(connection)
-    if revision != _head():
-        raise SchemaMismatch(f"the database has schema {revision or 'none'}, this version needs {_head()}")
+    if revision != (head := _revisions()[-1]):
+        raise SchemaMismatch(f"the database has schema {revision or 'none'}, this version needs {head}")
 
 
-def config(connection: Connection | None = None) -> Config:
-    """Alembic's configuration; `migrations/env.py` takes the connection from it."""
-    settings = Config()
-    settings.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    settings.attributes["connection"] = connection
-    return settings
-
-
-def _head() -> str | None:
-    return ScriptDirectory(str(MIGRATIONS)).get_current_head()
+def _revisions() -> list[str]:
+    """All that this version knows, in order: each file's name begins with its own."""
+    return sorted(each.name.partition("_")[0] for each in (MIGRATIONS / "versions").glob("*.py"))
 
 
 def _revision(connection: Connection) -> str | None:
-    revision = MigrationContext.configure(connection).get_current_revision()
-    known = {each.revision for each in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
-    if revision is not None and revision not in known:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if revision is not None and revision not in _revisions():
         raise SchemaMismatch(
             f"the database has schema {revision}, which this version does not know",
             hint="Run the newer version of trunkline that made it, or restore a backup.",
         )
     return revision
-
-
-def _missing(revision: str | None) -> list[str]:
-    """What the migrations after this one are about, in order."""
-    missing = ScriptDirectory(str(MIGRATIONS)).iterate_revisions("head", revision or "base")
-    return [each.doc.rstrip(".") for each in missing][::-1]
-
-
-def _announcing(subjects: Sequence[str], begin: Callable[[str], None]) -> Callable[..., None]:
-    """Tells what the first migration is about, and after each, when Alembic calls it, what the next one is about."""
-    steps = (f"migrating {number} of {len(subjects)}: {subject}" for number, subject in enumerate(subjects, 1))
-
-    def migrated(**_: object) -> None:
-        begin(next(steps, "saving what was migrated"))
-
-    migrated()
-    return migrated
 
 
 @contextmanager

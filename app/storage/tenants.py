@@ -1,22 +1,21 @@
 """Tenants in the database."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, insert, select, update
 
-from app.domain import DEFAULT_TENANT, Limits, Tenant, home_of
+from app.domain import DEFAULT_TENANT, Tenant, home_of
 from app.errors import Conflict, NotFound
-from app.storage._rows import VersionedTable, microseconds
+from app.storage._rows import VersionedTable, microseconds, object_of, values_of
 from app.storage._tables import backends, tenants
 from app.storage.audit_act import Act
 from app.storage.calls import CallRepository
 from app.storage.engine import Database
 
 _BY_NAME = select(tenants).where(tenants.c.name == bindparam("name"))  # each request asks: made once
-_LIMITS = frozenset(each.name for each in fields(Limits))
 _VERSIONED = VersionedTable(tenants, ["name"], "tenant", lambda: NotFound("Tenant not found"))
 
 
@@ -47,7 +46,7 @@ class TenantRepository:
         """Adds the tenant. Raises Conflict: the name is taken."""
         now = datetime.now(UTC)
         created = replace(tenant, version=1, made=microseconds(now))
-        values = {**_values(created), "created_at": now}
+        values = {**values_of(created, tenants), "created_at": now}
         async with self._database.write(act) as connection:
             await connection.execute(insert(tenants).values(values))
         return created
@@ -65,7 +64,7 @@ class TenantRepository:
         theirs = update(backends).where(backends.c.tenant == tenant.name)
         async with self._database.write(act) as connection:
             differs = await connection.scalar(was_exempt) != tenant.sandbox_exempt
-            await _VERSIONED.update(connection, [tenant.name], tenant.version, _values(changed))
+            await _VERSIONED.update(connection, [tenant.name], tenant.version, values_of(changed, tenants))
             if differs:
                 await connection.execute(theirs.values(version=backends.c.version + 1))
         return changed
@@ -85,23 +84,5 @@ class TenantRepository:
         await _VERSIONED.delete(self._database, [name], version, act)
 
 
-def _values(tenant: Tenant) -> dict[str, Any]:
-    values = {**asdict(tenant), "limits": asdict(tenant.limits)}
-    del values["made"]
-    return values
-
-
 def _tenant(row: Row[Any]) -> Tenant:
-    # A limit that is not in the row has its default; one that this version does not know is ignored.
-    limits = {name: value for name, value in row.limits.items() if name in _LIMITS}
-    return Tenant(
-        row.name,
-        Limits(**limits),
-        row.enabled,
-        row.reason,
-        row.sandbox_exempt,
-        row.registry,
-        row.inspections,
-        row.version,
-        microseconds(row.created_at),
-    )
+    return object_of(Tenant, row, made=microseconds(row.created_at))

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import pytest
 from fastapi import FastAPI
-from msgspec import Meta, field
+from msgspec import Meta
 
 from app.admin._resource import ResourceApi
 from app.admin.schemas.declared import schemas_of
@@ -19,7 +20,8 @@ from app.node.application import build_api
 from app.storage._tables import declared, metadata
 
 
-class Note(Stored, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note(Stored):
     """What somebody wants to remember."""
 
     title: Title = ""

@@ -19,10 +19,12 @@ from starlette.datastructures import State
 
 from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
-from app.auth import ApiKeys, Authenticator, KeyMaker
+from app.auth.api_keys import ApiKeys, KeyMaker
+from app.auth.authenticator import Authenticator
 from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
-from app.auth.outbound import Outbound, Policy
+from app.auth.outbound import Outbound
+from app.auth.outbound_urls import Policy
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.catalog.entries import Decision, Entry
@@ -58,14 +60,17 @@ from app.limits.rate_limiter import RateLimiter
 from app.node.application import build_api
 from app.protocol.toolset.offer import Known, Offer
 from app.sessions.directory import BackendDirectory
-from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act
+from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
+from app.storage.engine import Database
 from app.storage.idempotency import IdempotencyRepository
+from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRepository
 from app.storage.tools.toolsets import ToolsetRepository

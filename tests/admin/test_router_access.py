@@ -12,8 +12,8 @@ from app.domain import Issuer, Principal, Scope
 from app.domain.resources.guides import GUIDES
 from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
-from app.storage import Database
 from app.storage.access.issuers import IssuerRepository
+from app.storage.engine import Database
 from tests.admin.rig import Rig, shared_api
 from tests.sweeps import over
 

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from app.auth.jwks import Fetch, KeyNotFound, KeySets, KeySource, listed_keys
-from app.auth.outbound import FetchFailed, Outbound
+from app.auth.outbound import Outbound
+from app.auth.outbound_urls import FetchFailed
 from tests.auth.test_outbound import answering
 
 RSA = rsa.generate_private_key(65537, 2048)

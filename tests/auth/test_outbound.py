@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from app.auth import outbound as module
-from app.auth.outbound import MAX_CHUNKS, FetchFailed, Outbound, UrlRefused, parse_url
+from app.auth.outbound import MAX_CHUNKS, Outbound
+from app.auth.outbound_urls import FetchFailed, UrlRefused, parse_url
 from tests.integration.stopwatch import stopwatch_of
 
 pytestmark = pytest.mark.real

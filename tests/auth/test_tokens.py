@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.auth.tokens import capped
+from app.auth.issuer_rules import capped
 from app.domain import Principal
 from tests.auth.test_jwks import document, jwk
 from tests.auth.tokens import HS, ISS, KEYS, TARGET, Record, T, token

@@ -10,8 +10,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from app.auth._refusal import CredentialRefused
+from app.auth.issuer_rules import is_issuer, is_secret
 from app.auth.sealing import SealBroken, Sealer
-from app.auth.tokens import MAX_TOKEN_BYTES, is_issuer, is_secret
+from app.auth.tokens import MAX_TOKEN_BYTES
 from tests.auth.test_jwks import OTHER, RSA, SHORT, document, jwk
 from tests.auth.tokens import (
     BASE,

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from app import __version__, cli
-from app.auth import ApiKeys, KeyMaker
+from app.auth.api_keys import ApiKeys, KeyMaker
 from app.settings.settings import Settings
-from app.storage import ApiKeyRepository, Database
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.audit import AuditLog, Which
+from app.storage.engine import Database
 from tests.databases import migrate
 
 

@@ -26,7 +26,8 @@ from app.admin.client_config import (
 from app.domain import BackendSpec
 from app.errors import InvalidRequest
 from app.settings.settings import Settings
-from app.storage import BackendRepository, Database
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
 from tests.databases import migrate
 
 URL = "https://gw.example.com/t/acme/time/mcp"

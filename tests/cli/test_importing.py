@@ -16,7 +16,8 @@ from app import cli
 from app.admin.importing import EXISTS
 from app.domain import BackendSpec
 from app.settings.settings import Settings
-from app.storage import BackendRepository, Database
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
 from tests.admin.importing.test_importing import CLAUDE, stdio
 from tests.databases import migrate
 

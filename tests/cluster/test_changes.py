@@ -15,7 +15,8 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from app.auth import ApiKeys, Authenticator, KeyMaker
+from app.auth.api_keys import ApiKeys, KeyMaker
+from app.auth.authenticator import Authenticator
 from app.auth.sealing import Sealer
 from app.backends.catalog.knowledge import Knowledge
 from app.backends.connections.toolsets import Toolsets
@@ -35,13 +36,16 @@ from app.limits.tenant_budgets import TenantBudgets
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import PrincipalOff, SwitchRepository
 from app.storage.audit import AuditLog
 from app.storage.audit_act import Act
 from app.storage.audit_follower import AuditFollower
+from app.storage.backends import BackendRepository
 from app.storage.declared import StoredRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from app.telemetry.call_history.history import CallHistory
 from app.telemetry.metrics import Metrics
 from tests.backends.upstreams.rig import make_upstreams
@@ -277,7 +281,7 @@ async def test_a_revocation_reaches_every_node_within_two_seconds_while_redis_is
             await one.revoke(key_id)
             async with stopwatch_of([psutil.Process()]) as watch:
                 await until(lambda: not len(two.registry))
-                assert watch.seconds < 2.0
+                assert watch.seconds < LOOK_EVERY_S + 1 <= 2
             assert not await two.knows(key)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from app.auth.sealing import Sealer
 from app.console.sessions import ENDS_AFTER, ConsoleSessions
-from app.storage import Database
 from app.storage.access.console_sessions import ConsoleSessionRepository, StoredSession
+from app.storage.engine import Database
 from tests.databases import migrate
 
 SECRET = b"s" * 32

@@ -15,7 +15,8 @@ from app.cli.doctor import storage
 from app.cluster.redis.survey import survey
 from app.errors import GatewayError, SettingsError
 from app.settings.settings import Settings
-from app.storage import Database, migrate
+from app.storage import migrate
+from app.storage.engine import Database
 from tests.integration.gateway import ROOT
 
 PARTS = ("Winter", "Heron", "Quarry")

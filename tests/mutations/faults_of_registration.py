@@ -7,7 +7,8 @@ IMPORTED = ("tests/admin/importing/test_importing.py",)
 RULE = ("tests/jail/sandbox/test_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
 TENANTS = ("tests/storage/test_tenants.py",)
-PATHS = "app/admin/schemas/sandbox.py"
+DECLARED = "app/domain/resources/backends.py"
+PATHS = "app/admin/schemas/_sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
     Fault(
@@ -138,22 +139,22 @@ FAULTS_OF_REGISTRATION = (
     ),
     Fault(
         "a list of required guarantees without force is taken",
-        PATHS,
-        'if self.require and self.mode != "require":',
+        DECLARED,
+        'if sandbox.require and sandbox.mode != "require":',
         "if False:",
         BODIES,
     ),
     Fault(
         "a warm process has somebody's lasting home",
-        "app/admin/schemas/backends.py",
-        'if self.state == "keep" and self.warm:',
+        DECLARED,
+        'if spec.state == "keep" and spec.warm:',
         "if False:",
         BODIES,
     ),
     Fault(
         "several principals have one lasting home",
-        "app/admin/schemas/backends.py",
-        'if self.state == "keep" and self.isolation == "shared":',
+        DECLARED,
+        'if spec.state == "keep" and spec.isolation == "shared":',
         "if False:",
         BODIES,
     ),

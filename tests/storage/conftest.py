@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from app.domain import ApiKey, BackendSpec, ProcessLimits, Sandbox, Tenant, Timeouts
-from app.storage import ApiKeyRepository, BackendRepository, Database, TenantRepository
+from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from tests.databases import migrate
 from tests.postgres import empty
 

@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import StorageUnavailable
-from app.storage import Database, audit_follower
+from app.storage import audit_follower
 from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act, record
 from app.storage.audit_follower import AuditFollower
+from app.storage.engine import Database
 from tests.postgres import empty
 
 only_postgresql = pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)

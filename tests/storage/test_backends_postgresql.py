@@ -5,8 +5,10 @@ import pytest
 from sqlalchemy import select, text, update
 
 from app.domain import BackendSpec, Tenant
-from app.storage import BackendRepository, Database, TenantRepository
 from app.storage._tables import tenants
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from tests.postgres import empty
 
 WAITING = select(text("pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"))

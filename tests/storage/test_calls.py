@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from app.errors import Conflict, NotFound
-from app.storage import Database, TenantRepository
 from app.storage.calls import PORTION, CallRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from app.telemetry.call_history.kept import KeptCall
 from app.telemetry.call_history.query import CallFilter, added, bucket_of
 

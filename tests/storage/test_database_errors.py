@@ -10,9 +10,10 @@ from sqlalchemy import exc
 
 from app.domain import Tenant
 from app.errors import Conflict, StorageReadOnly, StorageUnavailable
-from app.storage import Database, TenantRepository
 from app.storage import _database_errors as failures
 from app.storage._sqlite_file import GONE
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from app.telemetry.logs import Seldom
 
 

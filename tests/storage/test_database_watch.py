@@ -9,11 +9,13 @@ import pytest
 
 from app.domain import Tenant
 from app.errors import StorageUnavailable
-from app.storage import Database, TenantRepository, engine
 from app.storage import _database_errors as failures
 from app.storage import database_watch as watch
+from app.storage import engine
 from app.storage._sqlite_file import SqliteFile
 from app.storage.database_watch import DatabaseWatch
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,9 @@
 """Declared resources in the database: those that go with their tenant, and those that go with another object."""
 
-import dataclasses
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from msgspec.structs import replace
 
 from app.domain import BackendSpec, Toolset
 from app.domain.resources.guides import GUIDES, Guide
@@ -72,7 +71,7 @@ async def test_a_name_is_taken_once_and_there_is_a_most(declared, database):
     await stored.create("acme", value)
     with pytest.raises(Conflict):
         await stored.create("acme", value)
-    few = StoredRepository(database, dataclasses.replace(stored._resource, per_tenant=1))
+    few = StoredRepository(database, replace(stored._resource, per_tenant=1))
     with pytest.raises(QuotaExceeded):
         await few.create("acme", replace(value, name="other"))
     await few.create("zenith", value)

@@ -17,9 +17,11 @@ from sqlalchemy import exc, select
 
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
-from app.storage import Database, TenantRepository, engine
+from app.storage import engine
 from app.storage._database_errors import translated
 from app.storage._tables import calls, tenants
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 
 
 async def test_sqlite_runs_with_wal_foreign_keys_and_a_busy_timeout(sqlite_url):

@@ -11,9 +11,11 @@ from sqlalchemy import event
 
 from app.domain import Tenant
 from app.errors import StorageReadOnly, StorageUnavailable
-from app.storage import Database, TenantRepository, engine
 from app.storage import database_watch as health_watch
+from app.storage import engine
 from app.storage.database_watch import DatabaseWatch
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from tests.integration.stopwatch import stopwatch_of
 from tests.postgres import empty
 

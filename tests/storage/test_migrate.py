@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import exc, text
 
 from app.domain import BackendSpec, Limits, ProcessLimits, Sandbox, Tenant
 from app.errors import SchemaMismatch, SettingsError, StorageUnavailable
-from app.storage import BackendRepository, Database, TenantRepository, migrate
+from app.storage import migrate
+from app.storage._alembic import config
 from app.storage._tables import metadata
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from tests.postgres import new_database
 
 AT = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
@@ -75,7 +80,7 @@ def test_it_says_which_migration_runs_and_of_how_many(fresh):
     assert said[-2].startswith(f"migrating {count} of {count}: ")
     assert said[-1] == "saving what was migrated"
     with migrate._connection(fresh) as connection:
-        command.downgrade(migrate.config(connection), "-2")
+        command.downgrade(config(migrate.MIGRATIONS, connection), "-2")
     said.clear()
     migrate.prepare(fresh, said.append) if fresh.startswith("sqlite") else migrate.upgrade(fresh, said.append)
     assert [each.partition(":")[0] for each in said[1:-1]] == ["migrating 1 of 2", "migrating 2 of 2"]
@@ -106,12 +111,17 @@ def test_a_node_migrates_its_own_file_and_only_looks_at_a_server(fresh):
 
 def test_the_migrations_lead_to_the_declared_tables(url):
     with migrate._connection(url) as connection:
-        command.check(migrate.config(connection))
+        command.check(config(migrate.MIGRATIONS, connection))
+
+
+def test_each_file_is_named_by_its_revision():
+    found = [each.revision for each in ScriptDirectory(str(migrate.MIGRATIONS)).walk_revisions()]
+    assert migrate._revisions() == found[::-1]
 
 
 def test_down_and_up_again(url, dialect):
     with migrate._connection(url) as connection:
-        command.downgrade(migrate.config(connection), "base")
+        command.downgrade(config(migrate.MIGRATIONS, connection), "base")
     with pytest.raises(SchemaMismatch, match="schema none, this version needs"):
         migrate.check(url)
     catalogue = "sqlite_master WHERE type IN ('table', 'trigger')"
@@ -127,7 +137,7 @@ def test_one_step_down_and_up_keeps_every_row_of_the_step_before(url):
     run(url, f"INSERT INTO tenants (name, limits, version, created_at) VALUES ('acme', '{{}}', 7, '{AT}')")
     for _ in range(2):
         with migrate._connection(url) as connection:
-            command.downgrade(migrate.config(connection), "-1")
+            command.downgrade(config(migrate.MIGRATIONS, connection), "-1")
         migrate.upgrade(url)
     assert run(url, "SELECT name, version FROM tenants ORDER BY name") == [("acme", 7), ("default", 1)]
 
@@ -144,7 +154,7 @@ def test_going_back_leaves_no_issuer_of_the_platform_that_would_open_the_default
         "INSERT INTO issuer_tenants (issuer_id, value, tenant, scopes) VALUES ('b', 'x', 'default', '[]')",
     )
     with migrate._connection(url) as connection:
-        command.downgrade(migrate.config(connection), "0008")
+        command.downgrade(config(migrate.MIGRATIONS, connection), "0008")
     assert run(url, "SELECT id FROM issuers") == [("a",)]
     migrate.upgrade(url)
     assert run(url, "SELECT id, tenants_claim FROM issuers") == [("a", None)]
@@ -161,7 +171,7 @@ def old_backend(name: str) -> str:
 
 def to(url: str, revision: str) -> None:
     with migrate._connection(url) as connection:
-        command.downgrade(migrate.config(connection), revision)
+        command.downgrade(config(migrate.MIGRATIONS, connection), revision)
 
 
 async def test_a_backend_of_before_has_its_network_and_no_limits_and_a_new_one_says_what_it_wants(url):

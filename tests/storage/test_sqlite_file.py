@@ -12,7 +12,8 @@ import pytest
 
 from app.domain import Tenant
 from app.errors import StorageUnavailable
-from app.storage import Database, TenantRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 
 
 def _remove(path: Path) -> None:

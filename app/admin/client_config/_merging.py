@@ -1,5 +1,5 @@
 """Puts servers into the text of a client's configuration: pure. All other entries, members and comments are kept. The
-new text is parsed again and compared with what was intended."""
+new text is parsed again, by another parser where it is TOML, and compared with what was intended."""
 
 import json
 import tomllib
@@ -8,7 +8,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from app.admin.client_config._toml_text import set_table
 from app.errors import InvalidRequest
 from app.text.jsonc import read, with_member
 
@@ -58,15 +57,18 @@ def merged_toml(text: str, documents: Sequence[Mapping[str, Any]]) -> Merged:
     """Like `merged_json`, for a TOML file with tables of the form `[mcp_servers.NAME]`.
 
     Raises:
-        InvalidRequest: it is not such a file, or has the servers in another form.
+        InvalidRequest: it is not such a file.
     """
-    changes = dict[str, str | None]()
+    from app.admin.client_config._toml_tables import with_tables  # noqa: PLC0415 - one client of ten has such a file
+
+    changes, changed = dict[str, str | None](), dict[tuple[str, str], dict[str, Any]]()
     try:
         wanted = tomllib.loads(text)
         for document in documents:
             for member, servers in document.items():
-                for name, merged in _merge(_object_of(wanted, member), servers, changes).items():
-                    text = set_table(text, (member, name), {key: merged[key] for key in servers[name]}, REACHED_BY)
+                merged = _merge(_object_of(wanted, member), servers, changes)
+                changed |= {(member, name): entry for name, entry in merged.items()}
+        text = with_tables(text, changed, REACHED_BY)
         if _as_toml(text) != wanted:
             raise _refused("it has servers in a form that cannot be changed safely")
     except RecursionError:

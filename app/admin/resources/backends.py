@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Annotated, Any, Self
 
@@ -27,10 +27,8 @@ from app.admin._switches import Switch, switched
 from app.admin.audit_changes import changes_of_backend
 from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
 from app.admin.idempotency import ONCE
-from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody, BackendPatch, StoredBackend
-from app.admin.schemas.sandbox import SandboxAnswer
-from app.admin.schemas.selection import SELECTION, selection_members
-from app.auth.outbound import UrlRefused
+from app.admin.schemas.backends import BackendAnswer, BackendBody, BackendPatch, StoredBackend
+from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
@@ -38,7 +36,9 @@ from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, ProcessLimits, Scope, is_name
+from app.domain import BackendSpec, Scope, Selection, is_name
+from app.domain.resources.backends import HIDDEN
+from app.domain.resources.members import flat, plain
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
@@ -46,7 +46,8 @@ from app.storage.tools.approvals import Judgement
 
 router = ResourceRouter(tags=["backends"])
 
-_OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *SELECTION}  # what administrators of a tenant may change
+# What administrators of a tenant may change.
+_OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
 _OF_URL = _OF_TENANT | {"url", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
 
@@ -269,8 +270,8 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     """
     require_may_register(access, body.url)
     by_platform = is_platform_admin(access.principal)
-    spec = replace(body.spec(access.tenant), off_by_platform=by_platform and not body.enabled)
-    spec = _sealed(access, spec)
+    spec: BackendSpec = body.value(tenant=access.tenant)
+    spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
 
@@ -340,15 +341,10 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
     if headers := changes.get("headers"):
         kept = {name for name, value in headers.items() if value == HIDDEN and name in spec.headers}
         changes["headers"] = {name: value for name, value in headers.items() if name not in kept}
-    limits = spec.limits
-    if "limits" in changes:  # null as one of them is no limit
-        limits = replace(limits, **changes.pop("limits")) if patch.limits else ProcessLimits()
-    members = {name: getattr(spec, name) for name in BackendBody.model_fields if name not in SELECTION}
-    members |= selection_members(spec.selection)
-    members |= {"command": spec.command or None, "headers": dict(spec.headers)}
-    members |= {"args": list(spec.args), "env": dict(spec.env), "timeouts": asdict(spec.timeouts)}
-    members |= {"sandbox": SandboxAnswer.of(spec.sandbox).model_dump(), "limits": asdict(limits)}
-    new = patched(StoredBackend, members, changes).spec(spec.tenant, spec.version)
+    shown = flat(spec)
+    members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
+    body = patched(StoredBackend, members, changes, nulls=("limits",))
+    new: BackendSpec = body.value(version=spec.version, tenant=spec.tenant)
     if (new.url is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")

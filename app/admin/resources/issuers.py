@@ -15,7 +15,7 @@ from app.admin.audit_changes import changes_of_issuer
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, IssuerPatch
-from app.auth.outbound import UrlRefused
+from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke
 from app.auth.tokens import place_of, source_of
 from app.domain import DEFAULT_TENANT, Issuer, Scope, SignInClient

@@ -17,9 +17,9 @@ from app.admin._switches import Switch, switched
 from app.admin.audit_changes import changes_of
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.schemas.fields import SwitchPatch, one_line
+from app.auth.issuer_rules import MAX_ISSUER, is_issuer
 from app.auth.policy import is_platform_admin
 from app.auth.token_rules import MAX_SUBJECT
-from app.auth.tokens import MAX_ISSUER, is_issuer
 from app.domain import DEFAULT_TENANT, KEY_ISSUER, Scope
 from app.errors import Conflict, Forbidden, InvalidRequest
 from app.http.problems import responses

@@ -6,17 +6,20 @@ from typing import get_args
 from fastapi import Response
 
 from app.admin._conditions import AskedState, tagged
+from app.admin._merge_patch import patched
 from app.admin._paging import AskedPage, Page
 from app.admin._route import ResourceRouter
 from app.admin._switches import Switch, switched
 from app.admin.audit_changes import changes_of
 from app.admin.context import Access, MayPerhapsManage, MayRead, MayRegister, Platform
 from app.admin.idempotency import ONCE
+from app.admin.schemas.fields import SwitchPatch
 from app.admin.schemas.tenants import LimitsUseAnswer, TenantAnswer, TenantBody, TenantInUse, TenantPatch
 from app.auth.policy import is_platform_admin
 from app.cluster.node_status.limits_use import added
 from app.cluster.node_status.questions import LIMITS_USE
-from app.domain import DEFAULT_TENANT, InspectionMode, Limits, Scope, Tenant
+from app.domain import DEFAULT_TENANT, InspectionMode, Scope, Tenant
+from app.domain.resources.members import plain
 from app.errors import Conflict, Forbidden
 from app.http.problems import responses
 
@@ -26,13 +29,7 @@ router = ResourceRouter(tags=["tenants"])
 @router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
     """Adds a tenant."""
-    tenant = Tenant(
-        body.name,
-        Limits(**dict(body.limits)),
-        sandbox_exempt=body.sandbox_exempt,
-        registry=body.registry,
-        inspections=body.inspections,
-    )
+    tenant: Tenant = body.value()
     act = access.act("tenant.create", "", tenant=tenant.name, changes=changes_of(None, TenantAnswer.of(tenant)))
     tenant = await access.admin.tenants.create(tenant, act=act)
     response.headers["Location"] = f"/api/v1/tenants/{tenant.name}"
@@ -106,20 +103,10 @@ def _is_only_stricter(old: Tenant, new: Tenant, patch: TenantPatch) -> bool:
 
 
 def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:
-    limits = tenant.limits
-    if "limits" in patch.model_fields_set:
-        limits = replace(limits, **patch.limits.model_dump(exclude_unset=True)) if patch.limits else Limits()
     switch = switched(access, Switch(tenant.enabled, tenant.reason), patch)
     if not switch.enabled and tenant.name == DEFAULT_TENANT:
         raise Conflict("the tenant `default` cannot be switched off: platform administrators belong to it")
-    exempt = tenant.sandbox_exempt
-    if "sandbox_exempt" in patch.model_fields_set:
-        exempt = patch.sandbox_exempt is True  # null is the default
-    registry = tenant.registry
-    if "registry" in patch.model_fields_set:
-        registry = patch.registry or "off"
-    inspections = tenant.inspections
-    if "inspections" in patch.model_fields_set:
-        inspections = patch.inspections or "allowed"
-    changed = replace(tenant, limits=limits, sandbox_exempt=exempt, registry=registry, inspections=inspections)
-    return replace(changed, enabled=switch.enabled, reason=switch.reason)
+    sent = patch.model_dump(exclude_unset=True, exclude=set(SwitchPatch.model_fields))
+    members = {name: plain(getattr(tenant, name)) for name in TenantBody.model_fields}
+    changed: Tenant = patched(TenantBody, members, sent, nulls=("limits",)).value(version=tenant.version)
+    return replace(changed, made=tenant.made, enabled=switch.enabled, reason=switch.reason)

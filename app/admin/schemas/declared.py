@@ -1,7 +1,7 @@
 """Bodies and answers of a resource, made of its declaration."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
 from datetime import datetime
 from types import UnionType
 from typing import (
@@ -11,6 +11,7 @@ from typing import (
     Generic,
     Literal,
     Protocol,
+    Self,
     TypeVar,
     Union,
     get_args,
@@ -18,12 +19,10 @@ from typing import (
     get_type_hints,
 )  # fmt: skip
 
-from msgspec import NODEFAULT, convert
-from msgspec.structs import FieldInfo, fields
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, create_model, model_validator
 
-from app.admin.schemas.fields import Answer, Strict, field_of
-from app.domain.resources.fields import Stored
+from app.admin.schemas.fields import BODIES, Answer, Strict, checked, field_of
+from app.domain.resources.members import DeclaredMember, declared_members, is_declared, reader_of, sent
 from app.domain.resources.resource import Resource
 
 M = TypeVar("M", bound=BaseModel)
@@ -49,14 +48,44 @@ class Schemas(Generic[V]):
 
 
 class DeclaredBody(Strict):
-    """A body whose members are those of a declared resource."""
+    """A body whose members are those of a declared model."""
 
-    model: ClassVar[type[Stored]]
+    model: ClassVar[type[Any]]
+    rules: ClassVar[Sequence[Callable[[Any], None]]] = ()
 
-    def value(self, changed_at: datetime, version: int = 1, *, tenant: str = "") -> Any:
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        if self.rules:
+            value = self.value()
+            for rule in self.rules:
+                checked(rule)(value)
+        return self
+
+    def value(self, changed_at: datetime | None = None, version: int = 1, *, tenant: str = "") -> Any:
         """The object."""
-        members = {**self.model_dump(), "changed_at": changed_at, "version": version}
-        return convert(members, self.model, builtin_types=(datetime,))
+        given = {"tenant": tenant, "changed_at": changed_at, "version": version}
+        known = {each.name for each in declared_members(self.model)}
+        return self.made(**{name: each for name, each in given.items() if name in known})
+
+    def made(self, **given: Any) -> Any:
+        """The object, with members that are given."""
+        return reader_of(self.model)(self.model_dump(), **given)
+
+
+def sends(members: Iterable[DeclaredMember]) -> Callable[[type[M]], type[M]]:
+    """Adds to a body the members that clients send, besides those that the class has itself."""
+    return lambda body: _with(body, Strict, {each.name: _declared(each) for each in sent(members)})
+
+
+def part(model: type[Any]) -> Callable[[type[M]], type[M]]:
+    """As `sends`, for the objects of this model that are members of others: their body."""
+
+    def completed(body: type[M]) -> type[M]:
+        made = sends(declared_members(model))(body)
+        BODIES[model] = made
+        return made
+
+    return completed
 
 
 def patches(body: type[BaseModel], *, without: Sequence[str] = ("name",)) -> Callable[[type[M]], type[M]]:
@@ -83,12 +112,12 @@ def shows(body: type[BaseModel], *, of_tenant: bool = True) -> Callable[[type[M]
 def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
     """Makes the models of a declared resource. They are called by its name: `GuideBody`, `GuidePatch` and so on."""
     kind, one = resource.model.__name__, f"A {resource.one}."
-    own = [each for each in fields(resource.model) if each.name not in _STORED]
 
     class Own(DeclaredBody):
         model = resource.model
 
-    body = _model(f"{kind}Body", f"A new {resource.one}.", (Own,), {each.name: _declared(each) for each in own})
+    body = _model(f"{kind}Body", f"A new {resource.one}.", (Own,), {})
+    body = sends(resource.members)(body)
     patch = patches(body)(_model(f"{kind}Patch", "A merge patch.", (Strict,), {}))
     shown = {name: _shown(each) for name, each in _sent(body).items()}
     last = {name: shown.pop(name) for name in resource.unlisted}
@@ -107,12 +136,16 @@ def _with(model: type[M], above: type[BaseModel], members: Mapping[str, Any]) ->
     return made
 
 
-def _declared(each: FieldInfo) -> Any:
+def _declared(each: DeclaredMember) -> Any:
     """The member of a body, with its default."""
-    kind = field_of(each.type)
-    if each.default_factory is not NODEFAULT:
+    kind, default = field_of(each.kind), each.default
+    if is_declared(each.kind):
+        return kind, Field(default_factory=kind)
+    if isinstance(default, tuple):
+        return kind, Field(default_factory=list)
+    if each.default_factory is not MISSING:
         return kind, Field(default_factory=each.default_factory)
-    return kind if each.default is NODEFAULT else (kind, each.default)
+    return kind if default is MISSING else (kind, default)
 
 
 def _sent(body: type[BaseModel]) -> dict[str, Any]:

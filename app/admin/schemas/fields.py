@@ -1,7 +1,7 @@
 """Fields that several bodies share, and the base classes of requests and answers."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Self, get_args, get_origin
 
@@ -26,12 +26,12 @@ from pydantic_core import PydanticCustomError, core_schema
 from app.auth.policy import is_scope
 from app.domain import NAME_PATTERN
 from app.domain.resources import fields as rules
-from app.domain.resources.fields import NAME_SPELLING, Unfit
+from app.domain.resources.fields import MAX_REASON, NAME_SPELLING, Unfit
+from app.domain.resources.members import bare, flat, has_inline, is_declared, without_none
 
-MAX_REASON = 300
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
 ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
-_LIMITS = ("description", "min_length", "max_length", "ge", "le")
+_LIMITS = ("description", "min_length", "max_length", "gt", "ge", "le")
 SILENT = "Nodes that did not answer within a second: what they know is missing."
 
 
@@ -60,6 +60,11 @@ class Answer(BaseModel):
     """An answer that shows the attributes of a value with the same names."""
 
     _made: int = PrivateAttr(0)  # when the value was, for its entity tag
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_inline_members(cls, value: Any) -> Any:
+        return flat(value) if has_inline(type(value)) else value
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -119,19 +124,33 @@ def checked(rule: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return validate
 
 
+BODIES: dict[type[Any], type[BaseModel]] = {}  # of declared models whose objects are members of others
+
+
 def field_of(declared: Any) -> Any:
     """The type of a member of a body that is declared with `Meta` and rules."""
-    if get_origin(declared) is not Annotated:
-        return declared
-    kind, *marks = get_args(declared)
-    found: list[Any] = [AfterValidator(checked(each)) for each in marks if not isinstance(each, Meta)]
+    kind, marks = bare(declared)
+    found = list[Any]()
     for each in marks:
-        if isinstance(each, Meta):
-            given = {name: getattr(each, name) for name in _LIMITS if getattr(each, name) is not None}
-            found.insert(0, Field(**given))
-            if each.pattern is not None:
-                found.insert(0, Spelled(each.pattern, (each.extra or {})["spelling"]))
-    return Annotated[(kind, *found)]
+        if not isinstance(each, Meta):
+            found.append(AfterValidator(checked(each)))
+            continue
+        given = {name: getattr(each, name) for name in _LIMITS if getattr(each, name) is not None}
+        found += [Field(**given)] if given else []
+        found += [] if each.pattern is None else [Spelled(each.pattern, (each.extra or {})["spelling"])]
+    return Annotated[(_sent(kind), *found)] if found else _sent(kind)
+
+
+def _sent(kind: Any) -> Any:
+    """The type without limits, as JSON has it."""
+    parts = get_args(kind)
+    if (value := without_none(kind)) is not None:
+        return field_of(value) | None
+    if get_origin(kind) in (tuple, frozenset, list):
+        return list[field_of(parts[0])]  # type: ignore[misc]
+    if get_origin(kind) in (dict, Mapping):
+        return dict[field_of(parts[0]), field_of(parts[1])]  # type: ignore[misc]
+    return BODIES[kind] if is_declared(kind) else kind
 
 
 no_nul, one_line = checked(rules.no_nul), checked(rules.one_line)
@@ -146,7 +165,6 @@ def known_scope(text: str) -> str:
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
 SpelledAsName = Spelled(NAME_PATTERN, NAME_SPELLING)
-SpelledAsVariable = Spelled(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits, `_`, no digit first")
 Name = Annotated[str, SpelledAsName, Field(description="Lower-case letters, digits, `-`.")]
 Title = Annotated[
     str,

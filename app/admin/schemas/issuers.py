@@ -9,8 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.declared import patches
 from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, one_line
-from app.auth.jwks import ALGORITHMS
-from app.auth.tokens import HMAC, MAX_ISSUER, capped, is_issuer, is_secret
+from app.auth.issuer_rules import ALGORITHMS, HMAC, MAX_ISSUER, capped, is_issuer, is_secret
 from app.domain import DEFAULT_TENANT, Scope, ServedTenants, SignInClient, TenantGrant, is_own_mark
 
 

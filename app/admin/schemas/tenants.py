@@ -1,67 +1,38 @@
 """Bodies: tenants and their limits."""
 
-from typing import Annotated
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas.fields import SILENT, Answer, Name, Strict, SwitchPatch
-from app.domain import InspectionMode, Limits, RegistryMode
+from app.admin.schemas.declared import DeclaredBody, part, patches, sends
+from app.admin.schemas.fields import SILENT, Answer, Strict, SwitchPatch
+from app.domain import Limits, Tenant
+from app.domain.resources.members import declared_members, only
 
-_LIMITS = Limits()
-
-Count = Annotated[int, Field(ge=0, le=1_000_000)]
-SandboxExempt = Annotated[
-    bool, Field(description="Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`).")
-]
-Registry = Annotated[
-    RegistryMode,
-    Field(
-        description="Who may read the list of its servers under `/registry/{tenant}`: nobody, who has a credential of "
-        "the tenant, or everybody."
-    ),
-]
-Inspections = Annotated[
-    InspectionMode,
-    Field(
-        description="Whether the messages of its sessions may be inspected: with payloads, without, or not at all. Its "
-        "administrators may only make it stricter."
-    ),
-]
-Rate = Annotated[float, Field(ge=0, le=1_000_000)]
+_SWITCH = ("enabled", "reason")
+_OWN = [each for each in declared_members(Tenant) if each.name not in _SWITCH]
 
 
+@part(Limits)
 class LimitsBody(Strict):
     """What a tenant may use at once. null: no limit; missing members have their defaults."""
 
-    sessions: Count | None = _LIMITS.sessions
-    sessions_per_principal: Count | None = _LIMITS.sessions_per_principal
-    processes: Count | None = _LIMITS.processes
-    in_flight: Count | None = _LIMITS.in_flight
-    requests_per_second: Rate | None = _LIMITS.requests_per_second
-    burst: Count | None = _LIMITS.burst
-    memory_mb: Count | None = _LIMITS.memory_mb
-    spawns_per_minute: Count | None = _LIMITS.spawns_per_minute
-    parked_sessions: Count | None = _LIMITS.parked_sessions
-    frozen_sessions: Count | None = _LIMITS.frozen_sessions
 
-
-class TenantBody(Strict):
+@sends(_OWN)
+class TenantBody(DeclaredBody):
     """A new tenant."""
 
-    name: Name
-    limits: LimitsBody = Field(default_factory=LimitsBody)
-    sandbox_exempt: SandboxExempt = False
-    registry: Registry = "off"
-    inspections: Inspections = "allowed"
+    model: ClassVar[type[Any]] = Tenant
 
 
+@patches(TenantBody)
 class TenantPatch(SwitchPatch):
     """A merge patch: a limit that is null becomes "no limit"; null for `limits` itself restores all defaults."""
 
-    limits: LimitsBody | None = None
-    sandbox_exempt: SandboxExempt | None = None
-    registry: Registry | None = None
-    inspections: Inspections | None = None
+
+@sends([*(each for each in _OWN if each.name != "name"), *only(Tenant, *_SWITCH)])
+class TenantMembers(Strict):
+    """A tenant's own members. One that the file does not name is left alone."""
 
 
 class TenantAnswer(Answer):

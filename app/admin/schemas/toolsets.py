@@ -1,27 +1,16 @@
 """Bodies: toolsets."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, StringConstraints
 
-from app.admin.schemas.backends import TimeoutsBody
-from app.admin.schemas.declared import Schemas, patches, shows
-from app.admin.schemas.fields import Answer, Name, Reason, Spelled, Strict, SwitchPatch, Title, no_nul
-from app.admin.schemas.selection import SELECTION, Described, Patterns, Renamed, selection_members, selection_of
-from app.domain import BackendSpec, Member, Timeouts, Toolset
-from app.protocol.toolset.names import MAX_NAME
-from app.protocol.toolset.searching import FEW_TOOLS
+from app.admin.schemas.declared import DeclaredBody, Schemas, part, patches, sends, shows
+from app.admin.schemas.fields import Answer, Spelled, Strict, SwitchPatch
+from app.domain import BackendSpec, Member, Toolset
+from app.domain.resources.members import flat, reader_of
+from app.domain.resources.toolsets import RULES, TOOLSETS
 
-MAX_MEMBERS = 100
-
-Instructions = Annotated[
-    str,
-    StringConstraints(max_length=16 << 10),
-    AfterValidator(no_nul),
-    Field(description="What clients are told to tell their model. Empty: the instructions of all members."),
-]
 Prefix = Annotated[
     str,
     StringConstraints(max_length=32),
@@ -30,93 +19,27 @@ Prefix = Annotated[
 ]
 
 
-Mode = Annotated[
-    Literal["list", "search", "auto"],
-    Field(
-        description="`list`: clients see all tools. `search`: they see `find_tools`, `call_tool` and the tools of "
-        f"`always`. `auto`: search where there are more than {FEW_TOOLS} tools, but not for clients that search in the "
-        "whole list themselves."
-    ),
-]
-Always = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME)]],
-    Field(max_length=100, description="Patterns of the shown names of tools that are listed in any mode."),
-]
-Learns = Annotated[
-    bool,
-    Field(
-        description="Whether what callers searched for before they called a tool helps later searches in this toolset. "
-        "Kept in the memory of each node."
-    ),
-]
-Guides = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1, max_length=63)]],
-    Field(max_length=100, description="Names of guides that it shows, or patterns of names with `*`, `?` and `[…]`."),
-]
-
-
+@part(Member)
 class MemberBody(Strict):
     """A backend of the same tenant."""
 
-    backend: Name
     prefix: Prefix | None = Field(None, description="null: the backend's name and `_`.")
-    include: Patterns = Field(default_factory=list)
-    exclude: Patterns = Field(default_factory=list)
-    rename: Renamed = Field(default_factory=dict)
-    describe: Described = Field(default_factory=dict)
-
-    def value(self) -> Member:
-        """The member."""
-        prefix = f"{self.backend}_"[:32] if self.prefix is None else self.prefix
-        return Member(self.backend, prefix, selection_of({name: getattr(self, name) for name in SELECTION}))
 
 
-class ToolsetBody(Strict):
+@sends(TOOLSETS.members)
+class ToolsetBody(DeclaredBody):
     """A new toolset: which backends of the tenant are shown as one."""
 
-    name: Name
-    title: Title = ""
-    instructions: Instructions = ""
-    members: list[MemberBody] = Field(default_factory=list, max_length=MAX_MEMBERS)
-    mode: Mode = "list"
-    always: Always = Field(default_factory=list)
-    learns: Learns = True
-    guides: Guides = Field(default_factory=list)
-    timeouts: TimeoutsBody = Field(default_factory=TimeoutsBody)
-    enabled: bool = True
-    reason: Reason = ""
+    model: ClassVar[type[Any]] = BackendSpec
+    rules: ClassVar[Any] = RULES
 
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        names = [member.backend for member in self.members]
-        if len(set(names)) < len(names):
-            raise PydanticCustomError("member", "a backend is a member only once")
-        if self.reason and self.enabled:
-            raise PydanticCustomError("reason", "a reason goes with `enabled: false`")
-        if self.timeouts.park_s is not None:
-            raise PydanticCustomError("park_s", "sessions of a toolset are not parked: leave `timeouts.park_s` out")
-        return self
-
-    def value(self, _: datetime, version: int = 1, *, tenant: str = "") -> BackendSpec:
+    def value(self, _: datetime | None = None, version: int = 1, *, tenant: str = "") -> BackendSpec:
         """The toolset, which is a backend to everybody but administrators."""
-        return BackendSpec(
-            tenant=tenant,
-            name=self.name,
-            command="",
-            timeouts=Timeouts(**dict(self.timeouts)),
-            toolset=Toolset(
-                self.title,
-                self.instructions,
-                tuple(member.value() for member in self.members),
-                self.mode,
-                tuple(self.always),
-                self.learns,
-                tuple(self.guides),
-            ),
-            enabled=self.enabled,
-            reason=self.reason,
-            version=version,
-        )
+        sent = self.model_dump()
+        for each in sent["members"]:
+            each["prefix"] = f"{each['backend']}_"[:32] if each["prefix"] is None else each["prefix"]
+        spec: BackendSpec = self.made(command="", toolset=reader_of(Toolset)(sent), tenant=tenant, version=version)
+        return spec
 
 
 @patches(ToolsetBody)
@@ -126,15 +49,12 @@ class ToolsetPatch(SwitchPatch):
     timeouts: dict[str, Any] | None = None
 
 
-class MemberAnswer(Strict):
+@shows(MemberBody, of_tenant=False)
+class MemberAnswer(Answer):
     """A member as it is stored."""
 
-    backend: str
+    model_config = ConfigDict(extra="forbid")
     prefix: str
-    include: list[str]
-    exclude: list[str]
-    rename: dict[str, str]
-    describe: dict[str, str]
 
 
 @shows(ToolsetBody)
@@ -147,28 +67,7 @@ class ToolsetAnswer(Answer):
 
     @classmethod
     def of(cls, value: BackendSpec) -> Self:
-        toolset = value.toolset
-        assert toolset is not None
-        members = [
-            MemberAnswer(backend=each.backend, prefix=each.prefix, **selection_members(each.selection))
-            for each in toolset.members
-        ]
-        return cls(
-            tenant=value.tenant,
-            name=value.name,
-            title=toolset.title,
-            instructions=toolset.instructions,
-            members=members,
-            mode=toolset.mode,
-            always=list(toolset.always),
-            learns=toolset.learns,
-            guides=list(toolset.guides),
-            timeouts=TimeoutsBody.model_validate(value.timeouts, from_attributes=True),
-            enabled=value.enabled,
-            reason=value.reason,
-            off_by_platform=value.off_by_platform,
-            version=value.version,
-        ).made(value)
+        return cls.model_validate({**flat(value), **flat(value.toolset)}, from_attributes=True).made(value)
 
 
 class MemberStatus(Answer):

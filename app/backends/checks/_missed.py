@@ -11,7 +11,7 @@ from os.path import basename, dirname
 from typing import Any, Literal
 
 from app.domain import BackendSpec
-from app.jail.sandbox.needs import NEVER
+from app.jail.sandbox.paths import NEVER
 from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
 from app.processes.endings import of_words
 from app.text.public_addresses import Address, is_public

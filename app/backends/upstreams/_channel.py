@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import httpcore2
 
-from app.auth.outbound import OutboundUrl
+from app.auth.outbound_urls import OutboundUrl
 from app.backends.upstreams._events import EventReader, EventTooLarge, ServerEvent
 from app.backends.upstreams._flow import Flow
 from app.backends.upstreams._statuses import Answer, Body

@@ -3,7 +3,7 @@ where to post."""
 
 import asyncio
 
-from app.auth.outbound import MAX_URL
+from app.auth.outbound_urls import MAX_URL
 from app.backends.upstreams._calls import Call
 from app.backends.upstreams._channel import Channel, Exchanged, StreamCut
 from app.backends.upstreams._events import EventReader, ServerEvent

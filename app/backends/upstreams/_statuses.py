@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from enum import Enum
 from urllib.parse import urljoin, urlsplit
 
-from app.auth.outbound import MAX_URL, OutboundUrl, UrlRefused, parse_url
+from app.auth.outbound_urls import MAX_URL, OutboundUrl, UrlRefused, parse_url
 from app.errors import BackendBusy, BackendError, InvalidResponse, UpstreamFailed, UpstreamRefused
 from app.protocol.headers import EVENTS, is_json
 from app.protocol.jsonrpc import ABSENT, Response, members_of, string_of

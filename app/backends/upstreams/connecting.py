@@ -16,7 +16,7 @@ import anyio.to_thread
 import httpcore2
 import httpx2
 
-from app.auth.outbound import OutboundUrl, Policy, UrlRefused
+from app.auth.outbound_urls import OutboundUrl, Policy, UrlRefused
 from app.backends.checks.steps import Steps
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.outgoing import Outgoing

@@ -7,7 +7,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping
 
-from app.auth.outbound import parse_url
+from app.auth.outbound_urls import parse_url
 from app.auth.sealing import SealBroken, Sealer
 from app.domain import BackendSpec
 

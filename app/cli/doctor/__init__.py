@@ -2,8 +2,3 @@
 
 Checks are read-only: they create no directory, no key and no table. One file per subject; `examination` has the order.
 """
-
-from app.cli.doctor.examination import examine
-from app.cli.doctor.findings import Check, State, as_json, as_table, is_well
-
-__all__ = ["Check", "State", "as_json", "as_table", "examine", "is_well"]

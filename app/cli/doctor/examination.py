@@ -1,21 +1,37 @@
 """Which checks there are, and their order."""
 
+import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from app.cli.database import settings_only_read
 from app.cli.doctor import machine, network, storage
 from app.cli.doctor.certificate import certificate
-from app.cli.doctor.findings import Check, State
+from app.cli.doctor.findings import Check, State, as_json, as_table, is_well
 from app.cli.doctor.sandbox import sandbox
 from app.cli.doctor.tracing import tracing
 from app.errors import SettingsError
 from app.jail.sandbox.available import Layer, layers
 from app.settings.settings import Settings
+from app.text.terminal.progress import Progress
 
 _LAYERS_ADVICE = "The sandbox of backends goes without it: docs/security.md says what that costs."
 
 
 Step = tuple[str, Callable[[], Check | Sequence[Check]]]  # a subject, and what is found of it
+
+
+def examine_machine(options: argparse.Namespace) -> int:
+    """`trunkline doctor`: a table, or JSON."""
+    settings: Settings | SettingsError
+    try:
+        settings = settings_only_read(options)
+    except SettingsError as error:
+        settings = error
+    with Progress() as progress:
+        checks = examine(settings, progress.begin)
+    print(as_json(checks) if options.json else as_table(checks))
+    return 0 if is_well(checks) else 1
 
 
 def examine(settings: Settings | SettingsError, begin: Callable[[str], None] = lambda _: None) -> list[Check]:

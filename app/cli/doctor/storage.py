@@ -10,7 +10,8 @@ from app.cli.doctor.findings import Check, State
 from app.errors import GatewayError, SchemaMismatch
 from app.settings.environment import PREFIX
 from app.settings.settings import Settings
-from app.storage import Database, migrate
+from app.storage import migrate
+from app.storage.engine import Database
 from app.storage.secret_key import SecretKeyCheck
 
 LITTLE_MIB = 64  # of an SQLite database, its log of changes alone may grow to some MiB

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.admin.schemas.backends import HIDDEN
+from app.domain.resources.backends import HIDDEN
 from app.text.terminal.text import printable
 
 MAX_VALUE = 120  # characters of a value in a line

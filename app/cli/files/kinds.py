@@ -5,31 +5,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from app.admin.schemas.backends import HIDDEN, BackendAnswer, BackendBody
+from app.admin.schemas.backends import BackendAnswer, BackendBody
 from app.admin.schemas.declared import Schemas, schemas_of
-from app.admin.schemas.fields import Reason, Strict
 from app.admin.schemas.issuers import IssuerBody, TenantsBody
 from app.admin.schemas.recipes import SCHEMAS as RECIPE_SCHEMAS
-from app.admin.schemas.tenants import Inspections, LimitsBody, Registry, SandboxExempt
+from app.admin.schemas.tenants import TenantMembers
 from app.admin.schemas.toolsets import SCHEMAS as TOOLSET_SCHEMAS
 from app.domain.resources import guides, recipes, toolsets
+from app.domain.resources.backends import HIDDEN
 from app.domain.resources.resource import Resource
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
 _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
-
-
-class TenantMembers(Strict):
-    """A tenant's own members. One that the file does not name is left alone."""
-
-    limits: LimitsBody = Field(default_factory=LimitsBody)
-    sandbox_exempt: SandboxExempt = False
-    registry: Registry = "off"
-    inspections: Inspections = "allowed"
-    enabled: bool = True
-    reason: Reason = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +83,7 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 
 BACKENDS = Kind(
     "backends", "backend", "Servers: a `command` that the gateway starts, or a `url`.", BackendBody,
-    lambda body: BackendAnswer.of(body.spec("")), {"command": "x"}, secret_maps=("env", "headers"),
+    lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
 )  # fmt: skip
 TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
 GUIDES = section_of(guides.GUIDES, {"text": "x"})

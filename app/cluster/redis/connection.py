@@ -21,8 +21,8 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from app.cluster.redis import REFUSES, key_check
 from app.cluster.redis import _address as redis_address
-from app.cluster.redis import key_check
 from app.cluster.redis._waiting_commands import USUAL_DEADLINES, Deadlines, WaitingCommands
 from app.cluster.redis.survey import eviction_policy, in_one_line, is_of_replica
 from app.errors import RoutesUnavailable
@@ -32,7 +32,6 @@ OPENS_AFTER = 5  # lost or refused connections in a row open the circuit breaker
 PROBE_S = 1.0  # between attempts to connect while it is open
 RETRY_S = 0.02  # and before
 CLOSE_S = 1.0
-REFUSES = "it refuses commands"
 
 Value = str | bytes | int | float
 # The stub of hiredis allows one word only.

@@ -1,4 +1,4 @@
-"""Journals in Redis, and of a node that is alone. What they hold: sessions/streams/journal_store.py."""
+"""Journals in Redis. What they hold: sessions/streams/journal_store.py."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -148,22 +148,6 @@ class RedisJournalStore:
 
     async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
         await self._connection.run(_DELETE, _keys(key for key, _ in journals), [token for _, token in journals])
-
-
-class NoJournalStore:
-    """Of a single node: there is no other node that could continue its sessions."""
-
-    async def write(self, writes: Sequence[JournalWrite]) -> list[Outcome]:
-        raise RoutesUnavailable
-
-    async def take(self, key: str, token: int) -> Journaled | None:
-        return None
-
-    async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
-        return []
-
-    async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
-        pass
 
 
 def _keys(keys: Iterable[str]) -> list[str]:

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from app.errors import SessionLimit, session_quota
+from app.errors import RoutesUnavailable, SessionLimit, session_quota
 from app.sessions.routes import CALLER, ENDED, LEASE_S, Found, NodeRecord, Quota, Route
+from app.sessions.streams.journal_store import Journaled, JournalWrite, Outcome
 
 
 class MemoryStore:
@@ -118,3 +119,19 @@ class MemoryStore:
 
 def _whose(route: Route) -> dict[str, object]:
     return {"sessions": route.tenant, "sessions_per_principal": (route.tenant, route.identity)}
+
+
+class NoJournalStore:
+    """Of a single node: there is no other node that could continue its sessions."""
+
+    async def write(self, writes: Sequence[JournalWrite]) -> list[Outcome]:
+        raise RoutesUnavailable
+
+    async def take(self, key: str, token: int) -> Journaled | None:
+        return None
+
+    async def touch(self, journals: Sequence[tuple[str, int]]) -> list[str]:
+        return []
+
+    async def delete(self, journals: Sequence[tuple[str, int]]) -> None:
+        pass

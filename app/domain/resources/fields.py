@@ -1,15 +1,17 @@
 """What members of resources may be: types with their limits, and rules that are plain functions."""
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from app.domain import NAME_PATTERN, NAME_RULE
+from app.domain._names import NAME_PATTERN, NAME_RULE
 
 NAME_LENGTH = 63
+MAX_REASON = 300
 NAME_SPELLING = f"{NAME_RULE}, beginning with a letter or digit"
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their category, and nobody sees them
 
@@ -17,7 +19,7 @@ _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols by their catego
 class Unfit(ValueError):
     """A rule does not hold. `kind` names it for programs; `words` have places for the `values`."""
 
-    def __init__(self, kind: str, words: str, **values: object) -> None:
+    def __init__(self, kind: str, words: str, /, **values: object) -> None:
         super().__init__(words.format(**values))
         self.kind, self.words, self.values = kind, words, values
 
@@ -52,7 +54,13 @@ def _is_visible(character: str) -> bool:
     return unicodedata.category(character)[0] in "LNPS" and character not in _BLANK
 
 
-# `stored`: the length of the column, where nothing else says it; `spelling`: the pattern in words.
+def stored(length: int) -> Meta:
+    """The length of the column, where nothing else says it."""
+    return Meta(extra={"stored": length})
+
+
+Id = Annotated[str, stored(16)]
+# `spelling`: the pattern in words.
 Name = Annotated[
     str,
     Meta(
@@ -64,9 +72,27 @@ Name = Annotated[
 Title = Annotated[str, Meta(max_length=200, description="What people see instead of the name."), one_line]
 
 
-class Stored(Struct, frozen=True, kw_only=True):
+Reason = Annotated[
+    str,
+    Meta(
+        max_length=MAX_REASON,
+        description="Why it is switched off, in one line; its callers see it. Removed when it is switched on.",
+        extra={"stored": MAX_REASON},
+    ),
+    one_line,
+]
+
+# Of a member of a dataclass: no client sends it; it is not stored either, but made when the object is read or used;
+# clients send and see its members as if they were the object's.
+UNSENT: Mapping[str, bool] = {"sent": False}
+DERIVED: Mapping[str, bool] = {"sent": False, "stored": False}
+INLINE: Mapping[str, bool] = {"inline": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
     """A resource as it is stored; its members are annotated with `Meta` and rules."""
 
     name: Name
-    changed_at: datetime
-    version: int = 1
+    changed_at: datetime = field(metadata=UNSENT)
+    version: int = field(default=1, metadata=UNSENT)

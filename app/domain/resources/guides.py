@@ -1,5 +1,6 @@
 """Guides: what an administrator has written down for those who use tools."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta
@@ -25,7 +26,8 @@ Text = Annotated[
 ]
 
 
-class Guide(Stored, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guide(Stored):
     """A guide; its text is Markdown."""
 
     title: Title = ""

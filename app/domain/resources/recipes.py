@@ -1,6 +1,7 @@
 """Recipes: tools that are made of calls of other tools, as administrators have written them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -56,7 +57,8 @@ class Method(msgspec.Struct, frozen=True, omit_defaults=True):
         return (step for group in self.groups for step in group)
 
 
-class Recipe(Stored, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe(Stored):
     """A recipe of one toolset."""
 
     toolset: Name

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from app.domain.resources.members import DeclaredMember, declared_members
+
 V = TypeVar("V")
 
 _WORDS = {
@@ -20,8 +22,9 @@ class Resource(Generic[V]):
     """A kind of object that belongs to a tenant and has a name there.
 
     `name` stands in paths, in tables and in files; `columns` are the first ones of a list. `unlisted` members are shown
-    of one object only. A row goes with its tenant, or with the object that the member `goes_with` names. `words` are
-    the descriptions of routes and bodies, where the usual ones do not do.
+    of one object only. A row goes with its tenant, or with the object that the member `goes_with` names. `members` are
+    those of the model, if nothing else is said; `words` the descriptions of routes and bodies, where the usual ones do
+    not do.
     """
 
     model: type[V]
@@ -32,7 +35,12 @@ class Resource(Generic[V]):
     columns: tuple[str, ...] = ("name", "changed_at")
     unlisted: tuple[str, ...] = ()
     goes_with: str = ""
+    members: tuple[DeclaredMember, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            object.__setattr__(self, "members", declared_members(self.model))
 
     def missing(self) -> str:
         """The message where there is none of a name."""

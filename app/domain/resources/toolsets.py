@@ -1,7 +1,24 @@
 """Toolsets: several backends behind one address. To everything but administration a toolset is a backend."""
 
-from app.domain import BackendSpec
+from app.domain.resources.backends import BackendSpec, Toolset, reason_of_what_is_off
+from app.domain.resources.fields import Unfit
+from app.domain.resources.members import declared_members, only
 from app.domain.resources.resource import Resource
+
+
+def _each_once(spec: BackendSpec) -> None:
+    assert spec.toolset is not None
+    names = [member.backend for member in spec.toolset.members]
+    if len(set(names)) < len(names):
+        raise Unfit("member", "a backend is a member only once")
+
+
+def _is_not_parked(spec: BackendSpec) -> None:
+    if spec.timeouts.park_s is not None:
+        raise Unfit("park_s", "sessions of a toolset are not parked: leave `timeouts.park_s` out")
+
+
+RULES = (_each_once, reason_of_what_is_off, _is_not_parked)
 
 TOOLSETS = Resource(
     BackendSpec,
@@ -10,6 +27,11 @@ TOOLSETS = Resource(
     about="Several backends behind one address.",
     per_tenant=1000,
     columns=("name", "title", "enabled", "reason"),
+    members=(
+        *only(BackendSpec, "name"),
+        *declared_members(Toolset),
+        *only(BackendSpec, "timeouts", "enabled", "reason", "off_by_platform", "version"),
+    ),
     words={
         "create": "Makes one address of several backends. Members that nobody has asked yet what they offer are asked "
         "now, which\nmay take 20 seconds.",

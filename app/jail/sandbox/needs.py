@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
 from app.jail.sandbox.scripts import MODULES, beside, beside_program, is_script_of
 from app.jail.spawner.client import SpawnFailed
 
@@ -28,9 +29,6 @@ SYSTEM = (
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
-# Never opened, whoever asks: sockets of other services, other processes, secrets of the machine.
-NEVER = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh")
-OWN_IN_EVERY_SANDBOX = ("/", "/tmp", "/tmp/home", "/var/tmp")  # noqa: S108
 _BROAD = frozenset({
     *OWN_IN_EVERY_SANDBOX, "/data", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/var", "/var/lib",
     "/var/opt",

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from app.auth.outbound import Policy
+from app.auth.outbound_urls import Policy
 from app.backends.failures import FailureLog
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.sealed_headers import HeaderOpener

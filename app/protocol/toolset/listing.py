@@ -18,8 +18,8 @@ from app.protocol.search.reading import Reading
 from app.protocol.search.uri_templates import UriTemplates
 from app.protocol.search.work import Work, finished
 from app.protocol.sse_format import one_line
+from app.protocol.toolset._names import shown_as, shown_prompts
 from app.protocol.toolset.member_tools import AT_ONCE, MemberTools, by_name, renamed
-from app.protocol.toolset.names import shown_as, shown_prompts
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
 

@@ -9,7 +9,7 @@ from app.domain import Selection
 from app.protocol.jsonrpc import Params, encode, encoded, members_of, object_in, string_of
 from app.protocol.search.patterns import Patterns
 from app.protocol.search.work import Work
-from app.protocol.toolset.names import shown_as
+from app.protocol.toolset._names import shown_as
 from app.protocol.toolset.offer import Offer
 
 AT_ONCE = 16  # items between two points at which the work can be interrupted

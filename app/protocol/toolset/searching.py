@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app.domain.resources.backends import FEW_TOOLS
 from app.protocol.jsonrpc import Params, Request, encode, encoded, members_of, object_in, result_response, string_of
 from app.protocol.search.learned import Learned
 from app.protocol.search.patterns import Patterns
@@ -16,7 +17,6 @@ from app.protocol.toolset.listing import ToolsetListing
 FIND, CALL = "find_tools", "call_tool"
 DEFAULT_LIMIT, MAX_LIMIT = 5, 20
 MAX_QUERY = 1000  # characters of a query; what comes after them is not read
-FEW_TOOLS = 20  # with which a list is better than a search
 
 # Clients that show their model only the tools that it needs: they search in the whole list themselves. With what they
 # read in `_meta` of a tool that is to be shown from the beginning.

@@ -1,15 +1,13 @@
 """API keys in the database: digests, never the keys."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Row, and_, insert, or_, select, update
+from sqlalchemy import and_, insert, or_, select, update
 
 from app.domain import ApiKey
 from app.errors import ConcurrentChange, NotFound
-from app.storage._rows import matching, require_room
+from app.storage._rows import matching, object_of, require_room, values_of
 from app.storage._tables import api_keys
 from app.storage.audit_act import Act
 from app.storage.engine import Database
@@ -26,7 +24,7 @@ class ApiKeyRepository:
     async def find(self, key_id: str) -> ApiKey | None:
         """The key, of any tenant: authentication learns the tenant from it."""
         row = await self._database.row(select(api_keys).where(api_keys.c.id == key_id))
-        return None if row is None else _key(row)
+        return None if row is None else object_of(ApiKey, row)
 
     async def get(self, tenant: str, key_id: str) -> ApiKey:
         """Raises NotFound where the tenant has none of this id."""
@@ -39,7 +37,7 @@ class ApiKeyRepository:
         """Up to `limit` keys by id, revoked and expired ones included, after the id `after`."""
         behind = (api_keys.c.tenant == tenant) & (api_keys.c.id > after)
         query = select(api_keys).where(behind).order_by(api_keys.c.id).limit(limit)
-        return [_key(row) for row in await self._database.rows(query)]
+        return [object_of(ApiKey, row) for row in await self._database.rows(query)]
 
     async def standing(self, keys: Collection[tuple[str, str]], now: datetime) -> set[tuple[str, str]]:
         """Those of these keys, by (tenant, id), that are neither revoked nor expired."""
@@ -54,7 +52,7 @@ class ApiKeyRepository:
             NotFound: there is no such tenant.
             QuotaExceeded: it has as many keys as it may have.
         """
-        values = {**asdict(key), "tenant": tenant, "scopes": sorted(key.scopes)}
+        values = {**values_of(key, api_keys), "tenant": tenant}
         message = f"a tenant has at most {MAX_KEYS_PER_TENANT} keys, revoked ones included"
         async with self._database.write(act) as connection:
             await require_room(connection, api_keys.c.tenant == tenant, "keys", MAX_KEYS_PER_TENANT, message)
@@ -97,7 +95,3 @@ class ApiKeyRepository:
             for (tenant, key_id), at in used.items():
                 older = matching(api_keys, tenant=tenant, id=key_id) & or_(column.is_(None), column < at)
                 await connection.execute(update(api_keys).where(older).values(last_used_at=at))
-
-
-def _key(row: Row[Any]) -> ApiKey:
-    return ApiKey(**{**row._asdict(), "scopes": frozenset(row.scopes)})

@@ -7,15 +7,15 @@ of a tenant must not be able to sign tokens for principals of the platform's iss
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, SignInClient, TenantGrant
+from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, TenantGrant
 from app.errors import Conflict, NotFound
-from app.storage._rows import VersionedTable, require_room
+from app.storage._rows import VersionedTable, object_of, require_room, values_of
 from app.storage._tables import issuer_tenants, issuers
 from app.storage.audit_act import Act
 from app.storage.engine import Database
@@ -156,27 +156,10 @@ async def _with_tenants(connection: AsyncConnection, rows: Sequence[Row[Any]]) -
 
 
 def _values(issuer: Issuer) -> dict[str, Any]:
-    lists = {
-        "algorithms": list(issuer.algorithms),
-        "audience": list(issuer.audience),
-        "claims": dict(issuer.claims),
-        "max_scopes": sorted(issuer.max_scopes),
-        "tenants_claim": None if issuer.tenants is None else issuer.tenants.claim,
-        "sign_in": None if issuer.sign_in is None else asdict(issuer.sign_in),
-    }
-    values = {**{each.name: getattr(issuer, each.name) for each in fields(issuer)}, **lists}
-    del values["tenants"]
-    return values
+    claim = None if issuer.tenants is None else issuer.tenants.claim
+    return {**values_of(issuer, issuers), "tenants_claim": claim}
 
 
 def _issuer(row: Row[Any], listed: Mapping[str, TenantGrant]) -> Issuer:
-    columns = row._asdict()
-    claim = columns.pop("tenants_claim")
-    lists = {
-        "algorithms": tuple(row.algorithms),
-        "audience": tuple(row.audience),
-        "max_scopes": frozenset(row.max_scopes),
-        "sign_in": None if row.sign_in is None else SignInClient(**row.sign_in),
-    }
-    tenants = None if claim is None else ServedTenants(claim, listed)
-    return Issuer(**{**columns, **lists, "tenants": tenants})
+    claim = row.tenants_claim
+    return object_of(Issuer, row, tenants=None if claim is None else ServedTenants(claim, listed))

@@ -1,11 +1,15 @@
-"""The names of a tenant's backends and toolsets, which are one space: both are served at `/t/{tenant}/{name}`."""
+"""The names of a tenant's backends and toolsets, which are one space: both are served at `/t/{tenant}/{name}`; and what
+their rows have in common."""
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, union_all
+from sqlalchemy import Row, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.domain import BackendSpec, home_of
 from app.errors import Conflict, NotFound
+from app.storage._rows import microseconds, object_of
 from app.storage._tables import backends, tenants, toolsets
 
 
@@ -27,3 +31,9 @@ async def require_free_name(connection: AsyncConnection, tenant: str, name: str)
         raise Conflict("the name is taken by a backend or a toolset")
     found: datetime = made_at
     return found
+
+
+def spec_of(row: Row[Any], **given: object) -> BackendSpec:
+    """The spec of a row, with members that are given; `tenant_created_at` is of its tenant."""
+    made, home = microseconds(row.created_at), home_of(row.tenant, row.tenant_created_at)
+    return object_of(BackendSpec, row, made=made, home=home, **given)

@@ -1,20 +1,20 @@
 """Toolsets in the database. To everything but administration a toolset is a backend."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, insert, select
 
-from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset, home_of
+from app.domain import BackendSpec, Toolset, home_of
 from app.domain.resources.toolsets import TOOLSETS
 from app.errors import BackendNotFound, Conflict, NotFound
-from app.storage._rows import NamedRepository, microseconds, require_room
+from app.storage._rows import NamedRepository, microseconds, object_of, require_room, values_of
 from app.storage._tables import tenants, toolsets
 from app.storage.audit_act import Act
 from app.storage.engine import Database
-from app.storage.tools.names import require_free_name
+from app.storage.tools.names import require_free_name, spec_of
 
 
 class ToolsetRepository(NamedRepository[BackendSpec]):
@@ -60,61 +60,10 @@ class ToolsetRepository(NamedRepository[BackendSpec]):
 
 
 def _values(spec: BackendSpec) -> dict[str, Any]:
-    toolset = spec.toolset
-    if toolset is None:
+    if spec.toolset is None:
         raise Conflict("this is a backend, not a toolset")
-    return {
-        "tenant": spec.tenant,
-        "name": spec.name,
-        "title": toolset.title,
-        "instructions": toolset.instructions,
-        "members": [asdict(member) for member in toolset.members],
-        "mode": toolset.mode,
-        "always": list(toolset.always),
-        "learns": toolset.learns,
-        "guides": list(toolset.guides),
-        # Older versions, which may run beside this one, do not know `park_s`; no toolset has one.
-        "timeouts": {name: value for name, value in asdict(spec.timeouts).items() if name != "park_s"},
-        "enabled": spec.enabled,
-        "reason": spec.reason,
-        "off_by_platform": spec.off_by_platform,
-        "version": spec.version,
-    }
+    return {**values_of(spec, toolsets), **values_of(spec.toolset, toolsets)}
 
 
 def _spec(row: Row[Any]) -> BackendSpec:
-    return BackendSpec(
-        tenant=row.tenant,
-        name=row.name,
-        command="",
-        timeouts=Timeouts(**row.timeouts),
-        toolset=Toolset(
-            row.title,
-            row.instructions,
-            tuple(_member(each) for each in row.members),
-            row.mode,
-            tuple(row.always),
-            row.learns,
-            tuple(row.guides),
-        ),
-        enabled=row.enabled,
-        reason=row.reason,
-        off_by_platform=row.off_by_platform,
-        version=row.version,
-        home=home_of(row.tenant, row.tenant_created_at),
-        made=microseconds(row.created_at),
-    )
-
-
-def _member(stored: Mapping[str, Any]) -> Member:
-    return Member(stored["backend"], stored["prefix"], selection_of(stored.get("selection", {})))
-
-
-def selection_of(stored: Mapping[str, Any]) -> Selection:
-    """A selection as it is stored."""
-    return Selection(
-        tuple(stored.get("include", ())),
-        tuple(stored.get("exclude", ())),
-        stored.get("rename", {}),
-        stored.get("describe", {}),
-    )
+    return spec_of(row, command="", toolset=object_of(Toolset, row))

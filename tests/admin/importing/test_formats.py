@@ -110,7 +110,7 @@ def test_a_config_toml_of_codex():
         "enabled": False,
     }
     assert old.members["timeouts"] == {"initialize_s": 20.0}
-    assert [body_of(each).timeouts.initialize_s for each in (issues, old)] == [45, 20]
+    assert [body_of(each).value().timeouts.initialize_s for each in (issues, old)] == [45, 20]
     assert not any("ignored" in note for each in (issues, design, old) for note in each.notes)
 
 

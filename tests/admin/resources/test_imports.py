@@ -7,7 +7,7 @@ import pytest
 
 from app.admin.importing import EXISTS, MAX_SERVERS
 from app.errors import StorageUnavailable
-from app.storage import BackendRepository
+from app.storage.backends import BackendRepository
 from tests.admin.importing.test_importing import CLAUDE, CODEX, OPENCODE, SERVER, VSCODE
 from tests.admin.rig import Rig
 

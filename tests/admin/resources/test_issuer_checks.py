@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from app.auth.issuer_check import Asked
-from app.auth.outbound import ALLOW_SETTING, FetchFailed, UrlRefused
+from app.auth.outbound_urls import ALLOW_SETTING, FetchFailed, UrlRefused
 from app.storage.idempotency import IdempotencyRepository
 from tests.admin.rig import Rig
 from tests.auth import tokens

@@ -20,10 +20,12 @@ from app.domain import BackendSpec, Tenant
 from app.errors import Conflict, StorageUnavailable
 from app.protocol.approval import fingerprint
 from app.protocol.toolset.offer import Offer
-from app.storage import BackendRepository, Database, TenantRepository
 from app.storage._tables import approvals, audit
 from app.storage._tables import catalog as catalog_table
 from app.storage.audit_act import Act
+from app.storage.backends import BackendRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
 from app.telemetry.metrics import Metrics

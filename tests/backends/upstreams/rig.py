@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
-from app.auth.outbound import Policy
+from app.auth.outbound_urls import Policy
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
 from app.backends.upstreams._link import UpstreamLink

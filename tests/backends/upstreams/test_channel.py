@@ -9,7 +9,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from app.auth.outbound import parse_url
+from app.auth.outbound_urls import parse_url
 from app.backends.upstreams import _channel as channel_module
 from app.backends.upstreams._channel import Channel, Exchanged
 from app.backends.upstreams._events import EventReader

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from app.auth.outbound import Policy, parse_url
+from app.auth.outbound_urls import Policy, parse_url
 from app.backends.checks.steps import Steps
 from app.backends.upstreams import connecting
 from app.backends.upstreams.connecting import CannotConnect, Connector, Place

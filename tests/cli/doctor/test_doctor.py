@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from app import __version__, cli
-from app.cli import doctor
-from app.cli.doctor import Check, State, machine, network, storage
+from app.cli.doctor import machine, network, storage
+from app.cli.doctor.findings import Check, State, is_well
 from app.cluster.redis import survey
 from app.cluster.redis.survey import Survey
 from app.jail.spawner.client import SpawnerClient, SpawnFailed
@@ -341,5 +341,5 @@ def test_with_redis_the_address_for_other_nodes_is_looked_at_too(capsys, data_di
 
 
 def test_optional_findings_keep_nobody_from_being_well():
-    assert doctor.is_well([Check("a", State.OK, ""), Check("b", State.OPTIONAL, "")])
-    assert not doctor.is_well([Check("a", State.MISSING, "")])
+    assert is_well([Check("a", State.OK, ""), Check("b", State.OPTIONAL, "")])
+    assert not is_well([Check("a", State.MISSING, "")])

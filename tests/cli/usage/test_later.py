@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,7 +16,9 @@ from app.admin.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.cli.parser import make_parser
 from app.cli.usage import nouns
 from app.cli.usage.later import HereOrThere, Later
+from app.settings.settings import Settings
 from app.telemetry.call_history.query import GROUPS
+from tests.databases import migrate
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"sqlalchemy", "alembic", "fastapi", "starlette", "pydantic", "redis", "yaml", "uvicorn", "cryptography"}
@@ -61,7 +64,11 @@ def imported_by(words: str, environ: dict[str, str]) -> set[str]:
         cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    imported = {each.partition(".")[0] for each in done.stdout.splitlines()}
+    return modules_in(done.stdout)
+
+
+def modules_in(printed: str) -> set[str]:
+    imported = {each.partition(".")[0] for each in printed.splitlines()}
     assert "argparse" in imported
     return imported
 
@@ -77,6 +84,39 @@ def test_a_command_over_rest_imports_neither_database_nor_web_framework(url: str
     environ = {"TRUNKLINE_URL": url, "TRUNKLINE_KEY": "tlk_x"}
     found = {each: imported_by(each, environ) & HEAVY for each in words}
     assert found == {each: set() for each in words}
+
+
+def test_files_are_compared_with_schemas_and_without_database_and_ciphers(url: str, tmp_path: Path) -> None:
+    (tmp_path / "servers.json").write_text('{"mcpServers": {}}')
+    words = ("export", f"import {tmp_path}/servers.json")
+    environ = {"TRUNKLINE_URL": url, "TRUNKLINE_KEY": "tlk_x"}
+    found = {each: imported_by(each, environ) & {*HEAVY, "asyncio", "jwt"} - {"pydantic", "yaml"} for each in words}
+    assert found == {each: set() for each in words}
+
+
+@pytest.mark.real
+def test_a_node_imports_what_it_uses(tmp_path: Path) -> None:
+    environ = {"TRUNKLINE_DATA_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    migrate(Settings.from_env(environ).database_url)
+    command = [sys.executable, "-c", PROGRAM, "serve", "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        assert node.stdout.readline().startswith("listening on ")
+        node.terminate()
+        imported = modules_in(node.communicate(timeout=60)[0])
+    unused = {
+        "alembic",
+        "redis",
+        "hiredis",
+        "psycopg",
+        "jinja2",
+        "yaml",
+        "tomlkit",
+        "psutil",
+        "mako",
+        "fastapi_offline",
+    }
+    assert imported & {*unused, "fastapi", "sqlalchemy"} == {"fastapi", "sqlalchemy"}
 
 
 def test_what_options_name_is_what_there_is() -> None:

@@ -3,9 +3,10 @@
 import pytest
 
 from app.domain import Selection
+from app.domain.resources.backends import MAX_TOOL_NAME, is_accepted
 from app.protocol.search.work import finished
+from app.protocol.toolset._names import accepted, shown_prompts
 from app.protocol.toolset.member_tools import MemberTools
-from app.protocol.toolset.names import MAX_NAME, accepted, is_accepted, shown_prompts
 from tests.protocol.toolset.offers import offer, tool
 
 
@@ -23,7 +24,7 @@ def test_every_other_name_becomes_one_that_they_accept(name):
 def test_long_names_that_differ_at_their_end_stay_different():
     shown = {accepted("x" * 80 + end) for end in "abc"}
     assert len(shown) == 3
-    assert all(len(name) == MAX_NAME for name in shown)
+    assert all(len(name) == MAX_TOOL_NAME for name in shown)
 
 
 def shown_tools(selection, prefix, names):

@@ -1,10 +1,10 @@
 """Guides: prompts and resources of the toolset itself, which no member can take the place of."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from msgspec.structs import replace
 
 from app.domain.resources.guides import Guide
 from app.protocol.toolset.fan_out import MAX_URIS, FanOut

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from app.storage import Database
 from app.storage.access.console_sessions import MAX_PER_CALLER, ConsoleSessionRepository
+from app.storage.engine import Database
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 HOUR = timedelta(hours=1)

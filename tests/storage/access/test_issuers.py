@@ -9,9 +9,10 @@ import pytest
 
 from app.domain import Issuer
 from app.errors import Conflict, NotFound, QuotaExceeded
-from app.storage import Database, TenantRepository
 from app.storage.access import issuers
 from app.storage.access.issuers import IssuerRepository
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 
 ISS = "https://idp.example.com"
 

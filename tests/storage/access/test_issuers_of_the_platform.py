@@ -10,9 +10,10 @@ from sqlalchemy import insert
 
 from app.domain import Issuer, ServedTenants, Tenant, TenantGrant
 from app.errors import Conflict, NotFound
-from app.storage import Database, TenantRepository
 from app.storage._tables import issuers
 from app.storage.access.issuers import IssuerRepository, _values
+from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 
 ISS = "https://idp.example.com"
 LIST = ServedTenants(

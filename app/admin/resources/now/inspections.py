@@ -20,7 +20,7 @@ from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import find_backend
-from app.admin.schemas.fields import MAX_REASON, SILENT, Name, Strict, one_line
+from app.admin.schemas.fields import SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
 from app.cluster.node_status.inspection_views import (
     OF_MANY,
@@ -41,6 +41,7 @@ from app.cluster.node_status.questions import (
     SESSIONS,
 )
 from app.domain import Scope
+from app.domain.resources.fields import MAX_REASON
 from app.errors import (
     BackendNotFound,
     Conflict,

@@ -4,26 +4,21 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-MAX_NAME = 64  # clients refuse longer names of tools, or cut them
+from app.domain.resources.backends import MAX_TOOL_NAME
+
 _DIGEST = 6
 
-_is_plain = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _other = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def is_accepted(name: str) -> bool:
-    """Whether clients accept a tool of this name."""
-    return _is_plain(name) is not None
 
 
 def accepted(name: str) -> str:
     """A name that clients accept, the same for the same `name`: other characters become `_`; of a long one the
     beginning is kept, with a digest of the whole."""
     plain = _other.sub("_", name)
-    if len(plain) <= MAX_NAME and plain:
+    if len(plain) <= MAX_TOOL_NAME and plain:
         return plain
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
-    return f"{plain[: MAX_NAME - _DIGEST - 1]}_{digest}"
+    return f"{plain[: MAX_TOOL_NAME - _DIGEST - 1]}_{digest}"
 
 
 def shown_prompts(prefix: str | None, prompts: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,483 @@
+"""Backends: what is registered, declared once. To everything but administration a toolset is a backend too."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from app.domain.resources.fields import DERIVED, INLINE, UNSENT, Name, Reason, Title, Unfit, no_nul
+
+HOME_WORD = "${home}"  # in a value of a backend's `env`: the home of the process
+HIDDEN = "***"  # shown instead of a secret; in a PATCH it means "unchanged"
+MAX_ARGS_BYTES = MAX_ENV_BYTES = 64 * 1024  # of all together
+MAX_HEADERS_BYTES = 16 << 10
+MAX_MEMBERS, MAX_ENTRIES = 100, 500
+MAX_TOOL_NAME = 64  # clients refuse longer names of tools, or cut them
+FEW_TOOLS = 20  # with which a list is better than a search
+_MONTH = 31 * 86400
+
+_is_tool_name = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
+
+Seconds = Annotated[float, Meta(gt=0, le=_MONTH)]
+Text = Annotated[str, Meta(max_length=MAX_ARGS_BYTES), no_nul]
+EnvName = Annotated[
+    str,
+    Meta(
+        max_length=128,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        extra={"spelling": "letters, digits, `_`, no digit first"},
+    ),
+]
+Rest = Literal["parked", "frozen"]  # an idle session has given its process back; or it stands still
+Guarantee = Literal["files", "network", "memory", "pids", "processes"]  # what a sandbox can promise
+Network = Literal["none", "web", "host"]
+Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is reached by URL
+
+
+def _directory(path: str) -> str:
+    """Refuses what is neither absolute nor below the tenant's home."""
+    if path.startswith("~"):
+        raise Unfit("cwd", "is relative to the tenant's home: leave out `~`")
+    if not path.startswith("/") and ".." in path.split("/"):
+        raise Unfit("cwd", "leads out of the tenant's home: write an absolute path")
+    return path
+
+
+def _each_once(words: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(words)) < len(words):
+        raise Unfit("unique", "must name each only once")
+    return words
+
+
+def is_accepted(name: str) -> bool:
+    """Whether clients accept a tool of this name."""
+    return _is_tool_name(name) is not None
+
+
+def _accepted(name: str) -> str:
+    if not is_accepted(name):
+        words = "a name that clients accept has at most {most} characters of A-Z, a-z, 0-9, `_` and `-`"
+        raise Unfit("tool_name", words, most=MAX_TOOL_NAME)
+    return name
+
+
+def _different(renamed: Mapping[str, str]) -> Mapping[str, str]:
+    if len(set(renamed.values())) < len(renamed):
+        raise Unfit("clash", "two tools would have the same name")
+    return renamed
+
+
+ToolName = Annotated[str, Meta(min_length=1, max_length=256), no_nul]
+Patterns = Annotated[
+    tuple[ToolName, ...],
+    Meta(
+        max_length=MAX_ENTRIES,
+        description="Names of tools, as the backend has them, with `*`, `?` and `[…]`. Only tools that match one of "
+        "`include` are shown, all if it is empty, and none that match one of `exclude`.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a backend and its sessions may take.
+
+    An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place. After `park_s` it
+    is parked or frozen (`links.source.rests_as`) until the next message; None: never.
+    """
+
+    initialize_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    call_s: Annotated[float, Meta(gt=0, le=86400)] = 60.0
+    idle_s: Seconds = 1800.0
+    absolute_s: Seconds = 86400.0
+    reclaim_idle_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=_MONTH,
+            description="A session that has been idle for so long is ended if somebody waits for its process, or would "
+            "be refused because of a limit. A session with a call, an open question, a running task or an open stream "
+            "is not idle. Never, if this is `idle_s` or more.",
+        ),
+    ] = 300.0
+    park_s: (
+        Annotated[
+            float,
+            Meta(
+                ge=1,
+                le=_MONTH,
+                description="A session that has been idle for so long rests and stays valid until the next message. "
+                "With `recovery: respawn` it is parked: it gives its process back, and the next message takes another "
+                "one, with which the handshake is repeated. With `recovery: end` it is frozen: its process stands "
+                "still and keeps its state. null: never. Nor does a session rest that has a call, an open question, a "
+                "running task or a subscription.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """How processes of a backend are confined.
+
+    `auto`: by everything that works on the node. `require`: they start only where each of `require` (all guarantees, if
+    it is empty) is enforced. `off`: not at all.
+    `read`, `write`: absolute paths that the processes may use besides their home and what their program needs.
+    `network`: `web` is public addresses on ports 80 and 443, `host` is everything that the node reaches.
+    """
+
+    mode: Annotated[
+        Literal["auto", "require", "off"],
+        Meta(
+            description="`auto`: everything that works on the node. `require`: processes start only where each of the "
+            "guarantees in `require` is enforced. `off`: no sandbox, processes run with the gateway's rights."
+        ),
+    ] = "auto"
+    require: Annotated[
+        tuple[Guarantee, ...],
+        _each_once,
+        Meta(max_length=5, description="With `mode: require`: which guarantees. Empty: all of them."),
+    ] = ()
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    network: Annotated[
+        Network,
+        Meta(
+            description="`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the "
+            "node reaches."
+        ),
+    ] = "none"
+
+
+def can_be_kept(sandbox: Sandbox) -> None:
+    """Raises Unfit: it demands what it gives up."""
+    if sandbox.require and sandbox.mode != "require":
+        raise Unfit("require", "a list in `require` goes with `mode: require`")
+    if sandbox.mode == "require" and sandbox.network == "host" and "network" in (sandbox.require or ["network"]):
+        raise Unfit("require", "`network: host` confines no network: leave `network` out of what `require` names")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What a process and all it starts may use; None: no limit. `cpu`: cores. `disk_mb`: home and temporary files."""
+
+    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576, description="MiB.")] | None = 512
+    pids: Annotated[int, Meta(ge=1, le=1_000_000, description="Processes and threads.")] | None = 64
+    cpu: Annotated[float, Meta(ge=0.01, le=1024, description="Cores.")] | None = 1.0
+    files: Annotated[int, Meta(ge=16, le=1_000_000, description="Open files of each process.")] | None = 1024
+    disk_mb: (
+        Annotated[int, Meta(ge=1, le=1_048_576, description="MiB of its home and temporary files together.")] | None
+    ) = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tools of a backend are shown, and how.
+
+    Patterns have `*`, `?` and `[…]`, and mean the backend's own names; without `include` all are meant. `rename` and
+    `describe` give a tool, by its own name, another name and description.
+    """
+
+    include: Patterns = ()
+    exclude: Patterns = ()
+    rename: Annotated[
+        Mapping[ToolName, Annotated[str, _accepted]],
+        Meta(max_length=MAX_ENTRIES, description="Other names of tools, by the backend's own."),
+        _different,
+    ] = field(default_factory=dict, hash=False)
+    describe: Annotated[
+        Mapping[ToolName, Annotated[str, Meta(max_length=8192)]],
+        Meta(max_length=MAX_ENTRIES, description="Other descriptions of tools, by the backend's own names."),
+    ] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A backend of the same tenant in a toolset, and which of its tools are shown there. `prefix` is that of names of
+    tools and prompts."""
+
+    backend: Name
+    prefix: str
+    selection: Selection = field(default_factory=Selection, metadata=INLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members. `mode`:
+    all tools are listed; or two that find and call the others, besides those whose names match `always`; or one
+    of both, by the client and the number of tools. `learns`: from which tools are called after which searches.
+    `guides`: patterns of the names of the tenant's guides that it shows.
+    """
+
+    title: Title = ""
+    instructions: Annotated[
+        str,
+        Meta(
+            max_length=16 << 10,
+            description="What clients are told to tell their model. Empty: the instructions of all members.",
+        ),
+        no_nul,
+    ] = ""
+    members: Annotated[tuple[Member, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    mode: Annotated[
+        Literal["list", "search", "auto"],
+        Meta(
+            description="`list`: clients see all tools. `search`: they see `find_tools`, `call_tool` and the tools of "
+            f"`always`. `auto`: search where there are more than {FEW_TOOLS} tools, but not for clients that search in "
+            "the whole list themselves."
+        ),
+    ] = "list"
+    always: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_NAME)], ...],
+        Meta(max_length=100, description="Patterns of the shown names of tools that are listed in any mode."),
+    ] = ()
+    learns: Annotated[
+        bool,
+        Meta(
+            description="Whether what callers searched for before they called a tool helps later searches in this "
+            "toolset. Kept in the memory of each node."
+        ),
+    ] = True
+    guides: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...],
+        Meta(
+            max_length=100, description="Names of guides that it shows, or patterns of names with `*`, `?` and `[…]`."
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """A registered server: what to start, how many, and for how long; or where it is.
+
+    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself. `state`: `none`: each
+    process has a home of its own, which is removed with it. `keep`: each principal has one that lasts.
+    `warm`: how many processes are kept ready; `auto`: as many as the arrivals of the last hours ask for.
+    `start`: `exec`: the command is executed for each process. `fork`: it is a fork of one that has imported what the
+    program needs, where that can be done; `auto`: only if a fork answers as a process that is executed.
+    `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
+    `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
+    `version` grows with every change; a process started for another `edition` serves no new session.
+    Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
+    tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
+    identity of the principal whose home it gets (`homes_per_principal`).
+    `pin`: whether tools that nobody has approved as they are offered are shown and called (`warn`: all but those that
+    were rejected); `pin_minor`: whether harmless edits of an approved definition are. `selection`: which are shown.
+    `toolset`: it starts nothing itself, but stands for other backends; `command` is empty. `url`: where the server is,
+    with an empty `command` too. `headers` are sent with each request to it; sealed (`upstreams.sealed_headers`).
+    `missed_log`: the descriptor of a file for what the sandbox keeps from a process, in a check; never stored.
+    """
+
+    tenant: str = field(metadata=UNSENT)
+    name: Name
+    command: str
+    url: str | None = field(default=None, kw_only=True)
+    transport: Annotated[
+        Transport, Meta(description="`auto`: Streamable HTTP, and HTTP+SSE if the server does not know that.")
+    ] = field(default="auto", kw_only=True)
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
+    args: Annotated[tuple[Text, ...], Meta(max_length=256, description="At most 64 KiB in all.")] = ()
+    env: Annotated[
+        Mapping[EnvName, Text],
+        Meta(
+            max_length=128,
+            description=f"Write-only: shown as `{HIDDEN}`. `{HOME_WORD}` in it: the process's home.",
+        ),
+    ] = field(default_factory=dict, hash=False)
+    cwd: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=4096,
+                description="Working directory of the processes: an absolute path, or one below the tenant's home. It "
+                "must exist on each node. null: the tenant's home.",
+            ),
+            no_nul,
+            _directory,
+        ]
+        | None
+    ) = None
+    isolation: Annotated[
+        Literal["session", "shared"],
+        Meta(
+            description="`session`: one process for each session. `shared`: the sessions of the tenant share as few "
+            "processes as they need, up to `max_processes`. It is only for servers without state; their requests "
+            "(sampling, elicitation, roots) are refused."
+        ),
+    ] = "session"
+    recovery: Annotated[
+        Literal["end", "respawn"],
+        Meta(
+            description="When a process ends by itself, `end` ends its sessions. `respawn` gives them a new process, "
+            "to which handshake, log level and subscriptions are sent again; calls in flight fail and are not "
+            "repeated. It is only for servers without state."
+        ),
+    ] = "end"
+    broadcast: Annotated[
+        bool,
+        Meta(
+            description="For a `shared` server: whether messages that belong to no call (log messages, other "
+            "notifications, `notifications/tasks/status` of an unknown task) are sent to all sessions, of all "
+            "principals. Otherwise they are dropped."
+        ),
+    ] = False
+    warm: int | Literal["auto"] = 0
+    max_processes: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    calls_per_session: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Calls of one session that its process handles at once. As many again, but at least 8, wait, "
+            "with at most 4 MiB in all; further ones get 429.",
+        ),
+    ] = 128
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
+    state: Annotated[
+        Literal["none", "keep"],
+        Meta(
+            description="`none`: each process has a home of its own, which is removed with it. `keep`: each principal "
+            "has one that lasts."
+        ),
+    ] = "none"
+    start: Annotated[
+        Literal["exec", "fork", "auto"],
+        Meta(
+            description="`exec`: its command is executed for each process. `fork`: its processes are forks of one that "
+            "has imported what the program needs and serves nobody, if it is in Python; where that cannot be done they "
+            "are executed, and `start_reason` of a process says why. `auto`: they are forks only if these answer "
+            "alike.",
+            extra={"stored": 8},
+        ),
+    ] = "exec"
+    selection: Selection = field(default_factory=Selection, metadata=INLINE)
+    pin: Annotated[
+        Literal["off", "warn", "block"],
+        Meta(
+            description="Tools that nobody has approved as they are offered now: `off` shows them, `block` neither "
+            "shows nor calls them; `warn` withholds only what was rejected.",
+            extra={"stored": 8},
+        ),
+    ] = "off"
+    pin_minor: Annotated[
+        Literal["accept", "ask"],
+        Meta(description="Whether a harmless edit of an approved definition counts as approved.", extra={"stored": 8}),
+    ] = "ask"
+    toolset: Toolset | None = field(default=None, metadata=DERIVED)
+    enabled: bool = True
+    reason: Reason = ""
+    off_by_platform: bool = field(default=False, metadata=UNSENT)
+    version: int = field(default=1, metadata=UNSENT)
+    home: str = field(default="", metadata=DERIVED)
+    keeper: tuple[str, ...] | None = field(default=None, metadata=DERIVED)
+    sandbox_exempt: bool = field(default=False, metadata=DERIVED)
+    missed_log: int | None = field(default=None, metadata=DERIVED)
+    made: int = field(default=0, compare=False, metadata=DERIVED)
+
+    @property
+    def edition(self) -> tuple[int, int]:
+        """Greater for a later definition, also where the backend was removed and made again: versions begin anew."""
+        return (self.made, self.version)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies the backend on a node: (tenant, name)."""
+        return (self.tenant, self.name)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise."""
+        return self.isolation != "shared" and self.recovery != "respawn"
+
+    @property
+    def homes_per_principal(self) -> bool:
+        """Whether a process is started for one principal, whose home it gets. A shared one serves many."""
+        return self.state == "keep" and self.isolation != "shared"
+
+    @property
+    def has_kept_home(self) -> bool:
+        """Whether a process that is started for this spec has a home that lasts. That of a check has not."""
+        return self.state == "keep" and not (self.homes_per_principal and self.keeper is None)
+
+
+# What only a process has, and what only a server has that is reached by URL.
+_OF_PROCESSES = ("args", "env", "cwd", "isolation", "broadcast", "warm", "max_processes", "state", "start")
+_OF_URLS = ("transport", "headers")
+
+
+def reason_of_what_is_off(spec: BackendSpec) -> None:
+    """Raises Unfit: it has a reason to be off, and is not."""
+    if spec.reason and spec.enabled:
+        raise Unfit("reason", "a reason goes with `enabled: false`")
+
+
+def _of_one_kind(spec: BackendSpec) -> None:
+    if (spec.command == "") == (spec.url is None):
+        raise Unfit("kind", "give either `command`, which the gateway starts, or `url`, where a server runs already")
+    usual, own = BackendSpec("", "", ""), _OF_URLS if spec.url is None else _OF_PROCESSES
+    wrong = [name for name in own if getattr(spec, name) != getattr(usual, name)]
+    if spec.url is None:
+        why = "`url`"
+    else:
+        is_confined = (spec.sandbox, spec.limits) != (usual.sandbox, usual.limits)
+        wrong += ["sandbox, limits"] if is_confined else []
+        why = "`command`: nothing is started for a `url`"
+    if wrong:
+        raise Unfit("kind", "{words}", words=f"{', '.join(wrong)} can only be given with {why}")
+    _require_few_headers(spec.headers)
+
+
+def _require_few_headers(headers: Mapping[str, str]) -> None:
+    if sum(len(name) + len(value) for name, value in headers.items()) > 2 * MAX_HEADERS_BYTES:
+        raise Unfit("too_long", "the headers are more than 16 KiB in all")
+    if len({name.lower() for name in headers}) < len(headers):
+        raise Unfit("header", "a header is given twice: names of headers have no case")
+
+
+def _knows_whose_home(spec: BackendSpec) -> None:
+    if spec.state == "keep" and spec.isolation == "shared":
+        words = "`state: keep` is a home for each principal, and with `isolation: shared` a process has several"
+        raise Unfit("state", words)
+    if spec.state == "keep" and spec.warm:
+        raise Unfit("state", "`state: keep` needs `warm: 0`: a process is started in the home of its principal")
+
+
+def _parks_what_can_be_parked(spec: BackendSpec) -> None:
+    if spec.timeouts.park_s is None:
+        return
+    if spec.url is not None:
+        raise Unfit("park_s", "`timeouts.park_s` needs a `command`: a `url` has no process")
+    if spec.recovery == "end" and spec.isolation == "shared":
+        words = "with `isolation: shared`, `timeouts.park_s` needs `recovery: respawn`: others use the process"
+        raise Unfit("park_s", words)
+
+
+def _bounded_in_all(spec: BackendSpec) -> None:
+    if sum(len(each.encode()) for each in spec.args) > MAX_ARGS_BYTES:
+        raise Unfit("too_long", "the args are more than 64 KiB in all")
+    if sum(len(each.encode()) for pair in spec.env.items() for each in pair) > MAX_ENV_BYTES:
+        raise Unfit("too_long", "the env is more than 64 KiB in all")
+    for name, secrets in (("a header's", spec.headers), ("an env", spec.env)):
+        if HIDDEN in secrets.values():
+            raise Unfit("hidden", "`***` stands for {whose} value that is already set, but none is", whose=name)
+
+
+def _starts_in_a_shell(spec: BackendSpec) -> None:
+    if not spec.env.get("OPTIND", "1").isdecimal():
+        raise Unfit("optind", "the variable OPTIND has to be a number: the shell in the sandbox would not start")
+
+
+RULES = (
+    reason_of_what_is_off,
+    _of_one_kind,
+    _knows_whose_home,
+    _parks_what_can_be_parked,
+    _bounded_in_all,
+    _starts_in_a_shell,
+)

@@ -1,0 +1,63 @@
+"""Tenants: what each may use, and what else is decided for it."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from app.domain.resources.fields import DERIVED, UNSENT, Name, Reason
+
+RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
+InspectionMode = Literal["allowed", "metadata", "forbidden"]  # whether messages may be looked at; strictest last
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one tenant may use at once; None is no limit. `parked_sessions`, `frozen_sessions`: on each node."""
+
+    sessions: Count | None = 100
+    sessions_per_principal: Count | None = None
+    processes: Count | None = 50
+    in_flight: Count | None = None
+    requests_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] | None = 50.0
+    burst: Count | None = 100
+    memory_mb: Count | None = None
+    spawns_per_minute: Count | None = None
+    parked_sessions: Count | None = 1000
+    frozen_sessions: Count | None = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One customer of the platform. Backends, keys and sessions belong to exactly one.
+
+    `reason` says why it is not `enabled`: its own callers are told. `sandbox_exempt`: its backends may run without what
+    the platform requires of sandboxes. `registry`: who may read its list of servers. `inspections`: whether messages of
+    its sessions may be looked at.
+    """
+
+    name: Name
+    limits: Limits = field(default_factory=Limits)
+    enabled: bool = True
+    reason: Reason = ""
+    sandbox_exempt: Annotated[
+        bool,
+        Meta(description="Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`)."),
+    ] = False
+    registry: Annotated[
+        RegistryMode,
+        Meta(
+            description="Who may read the list of its servers under `/registry/{tenant}`: nobody, who has a credential "
+            "of the tenant, or everybody."
+        ),
+    ] = "off"
+    inspections: Annotated[
+        InspectionMode,
+        Meta(
+            description="Whether the messages of its sessions may be inspected: with payloads, without, or not at all. "
+            "Its administrators may only make it stricter."
+        ),
+    ] = "allowed"
+    version: int = field(default=1, metadata=UNSENT)
+    made: int = field(default=0, compare=False, metadata=DERIVED)  # when, in microseconds
