@@ -168,7 +168,7 @@ async def open_gateway(
         )
         leaves = partial(node_leaves, routes=routes, membership=membership)
         changes = Changes(local, reconciler, records.trail, routes.routing.notices, leaves)
-        records.database.on_commit = changes.committed
+        records.database.after_commits(changes.committed)
         parts = (records, credentials, processes, routes, sessions, membership, changes)
         gateway = Gateway(settings, metrics, *parts, Passing(), tracer)
         tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -52,6 +52,7 @@ _POSTGRESQL = {
 }
 
 _T = TypeVar("_T")
+_Committed = Callable[[Sequence[Act]], Awaitable[None]]
 _Take = Callable[[CursorResult[Any]], _T]
 
 
@@ -92,7 +93,7 @@ class Database:
         # SQLite always finishes; a server, or the network, can hang.
         self._answer_within_s = math.inf if is_sqlite else ANSWER_S
         self.refused: StorageUnavailable | None = None  # the last change that failed; DatabaseWatch takes it back
-        self.on_commit: Callable[[Sequence[Act]], Awaitable[None]] = _ignore  # called after `write` with acts
+        self._committed: _Committed = _ignore
         # A server can refuse some changes only: for a permission, a lock, or the disk of one table.
         self.trial_tells_all = is_sqlite
 
@@ -153,7 +154,11 @@ class Database:
                 raise StorageUnavailable(UNCERTAIN, hint=hint) from error.__cause__
             raise
         if written := [act for act in acts if act is not None]:
-            await self.on_commit(written)
+            await self._committed(written)
+
+    def after_commits(self, committed: _Committed) -> None:
+        """Has this called after each `write` with acts, before its caller goes on."""
+        self._committed = committed
 
     def forget_refusal(self) -> None:
         """Changes succeed again, as far as is known."""

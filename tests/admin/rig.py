@@ -437,7 +437,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         heard.extend((affected.kind, *affected.about) for affected in filter(None, map(affected_by, acts)))
         authenticator.forget_everything()
 
-    database.on_commit = committed
+    database.after_commits(committed)
     rig = Rig(app, context, heard, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:

@@ -142,7 +142,7 @@ class Node:
         notices = None if connection is None else Notices(connection, Sealer(SECRET), name)
         self.follower = AuditFollower(self.database)
         self.changes = Changes(self.local, reconciler, self.follower, notices)
-        self.database.on_commit = self.changes.committed
+        self.database.after_commits(self.changes.committed)
 
     async def session(self, key: str) -> Session:
         return await self.registry.open(await self.who(key), "acme", "echo", "streamable")

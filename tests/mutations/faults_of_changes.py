@@ -112,7 +112,7 @@ FAULTS_OF_CHANGES = (
     Fault(
         "wiring: a commit is told to nobody",
         "app/node/gateway.py",
-        "        records.database.on_commit = changes.committed\n",
+        "        records.database.after_commits(changes.committed)\n",
         "",
         ("tests/node/test_gateway_wiring.py::test_what_is_committed_has_taken_effect_here",),
     ),

@@ -289,7 +289,7 @@ async def test_what_the_trail_says_is_carried_out(pair: Pair) -> None:
 
 
 async def test_what_is_committed_has_taken_effect_here(pair: Pair) -> None:
-    """`database.on_commit`."""
+    """`database.after_commits`."""
     session = await open_session(pair.first, "end")
     await revoke(pair.first, session)
     assert session not in list(pair.first.sessions.registry)
