@@ -96,7 +96,7 @@ class NoLines:
 class NoOffers:
     """For Toolsets."""
 
-    def changed_elsewhere(self, key: tuple[str, str]) -> None:
+    def changed_elsewhere(self, key: tuple[str, str], *, is_shown: bool) -> None:
         """Knows of no backend."""
 
 
