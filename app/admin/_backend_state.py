@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 from app.admin._paging import Page
 from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.fields import SILENT
-from app.backends.connections.source import rests_as
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
 from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.views import BackendRunning
@@ -159,7 +158,7 @@ class RunningBackends:
         members = {**self._members(spec), "failures": failures, "silent_nodes": self.silent, "notes": notes}
         views = sorted(sandboxes, key=lambda view: view.node)
         members["sandbox_report"] = _sandbox_report(spec, views)
-        obstacles = [(each.node, why_not_frozen(each, spec)) for each in views if rests_as(spec) == "frozen"]
+        obstacles = [(each.node, why_not_frozen(each, spec)) for each in views if spec.rests_as == "frozen"]
         members["not_frozen_why"] = [f"{node}: {why}" for node, why in obstacles if why]
         running = sorted(self._by_name[spec.name], key=lambda each: each.node)
         members["warm_why"] = [f"{each.node}: {each.warm_target}: {each.warm_why}" for each in running if each.warm_why]

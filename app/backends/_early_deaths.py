@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.backends._backend_stock import BackendStock
 from app.backends._breaker import Breaker
-from app.backends._lease import Held, Lease
 from app.backends._waiting_callers import WaitingCallers
 from app.backends.failures import FailureLog
+from app.backends.inventory import BackendStock, Held, Lease
 from app.errors import BackendExited, BackendUnavailable, GatewayError
 from app.processes.process import BackendProcess
 from app.telemetry.metrics import Metrics

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from app.backends._backend_stock import BackendStock
-from app.backends._lease import Lease
+from app.backends.inventory import BackendStock, Lease
 from app.domain import Limits
 from app.errors import GatewayError
 

@@ -1,13 +1,255 @@
 """Every process that the pool answers for, counted by backend, by tenant and over the node. Starts and ends nothing."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from app.backends import _plan as plan
-from app.backends._backend_stock import BackendStock
-from app.backends._lease import Held
+from app.backends._breaker import Breaker
+from app.backends._warm_estimate import WarmEstimate
+from app.domain import BackendSpec
 from app.processes.process import BackendProcess
+
+
+@dataclass(slots=True, eq=False)
+class BackendStock:
+    """One backend's processes as counts; only warm ones are held themselves."""
+
+    spec: BackendSpec
+    breaker: Breaker
+    warm: deque[BackendProcess] = field(default_factory=deque)
+    alive: int = 0
+    starting: int = 0
+    starting_for: list[tuple[str, ...] | None] = field(default_factory=list)  # whose homes those being started get
+    unproven: int = 0  # leased, handshake not finished
+    refill_at: float = 0.0
+    refill_by: float = math.inf
+    reclaim_at: float = 0.0  # before that no session has been idle for long enough to be ended
+    is_filled: bool = False  # the target was reached once: from then on refills are spaced out
+    is_forgotten: bool = False
+    generation: int = 0  # grows whenever the present processes must not be handed out any more
+    demand: WarmEstimate | None = None  # with `warm: auto`
+    why: str = ""  # the process that died early last did so,
+    stderr: tuple[str, ...] = ()  # and its last lines
+
+    def configured(self, spec: BackendSpec) -> None:
+        """The backend was changed, or created again after it was removed."""
+        self.spec, self.is_forgotten, self.reclaim_at = spec, False, 0.0
+
+    def forgotten(self) -> None:
+        """The backend was removed."""
+        self.is_forgotten = True
+
+    def outdated(self) -> None:
+        """Its processes, starting ones included, must not be handed out any more; they are replaced at once."""
+        self.generation += 1
+        self.is_filled = False
+
+    def filled(self) -> None:
+        """As many are warm as should be."""
+        self.is_filled, self.refill_by = True, math.inf
+
+    def is_short(self, now: float) -> None:
+        """Fewer are warm than should be; perhaps since longer ago."""
+        self.refill_by = min(self.refill_by, now + plan.REFILL_WITHIN_S)
+
+    def handed_out(self, now: float) -> None:
+        self.refill_at = now + plan.REFILL_QUIET_S
+
+    def refilled(self, now: float) -> None:
+        if self.is_filled:
+            self.refill_at, self.refill_by = now + plan.REFILL_SPACING_S, now + plan.REFILL_WITHIN_S
+
+    def reclaimed(self, again_at: float) -> None:
+        """Idle sessions were ended; there are no more of them before this time."""
+        self.reclaim_at = again_at
+
+    def keeper(self, identity: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Whose home a process for this principal must have; None if it makes no difference."""
+        return identity if self.spec.homes_per_principal else None
+
+    def has_warm(self, keeper: tuple[str, ...] | None) -> bool:
+        return any(process.spec.keeper == keeper for process in self.warm)
+
+    def take(self, keeper: tuple[str, ...] | None) -> BackendProcess:
+        """Takes the process that has been warm for the longest time, of those with this keeper's home."""
+        process = next(each for each in self.warm if each.spec.keeper == keeper)
+        self.warm.remove(process)
+        return process
+
+    def next_keeper(self, waiting: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+        """For whom the next process is to be started, of the keepers that wait for one."""
+        there = Counter([process.spec.keeper for process in self.warm] + self.starting_for)
+        for keeper in waiting:
+            if not there[keeper]:
+                return keeper
+            there[keeper] -= 1
+        return None
+
+    def start_begun_for(self, keeper: tuple[str, ...] | None) -> None:
+        self.starting_for.append(keeper)
+
+    def start_over_for(self, keeper: tuple[str, ...] | None) -> None:
+        """It is warm, or did not start."""
+        self.starting_for.remove(keeper)
+
+    def start_begun(self) -> None:
+        self.starting += 1
+        self.alive += 1
+
+    def start_ended(self) -> None:
+        """There is a process, ready to serve or not."""
+        self.starting -= 1
+
+    def start_failed(self) -> None:
+        self.starting -= 1
+        self.alive -= 1
+
+    def handshake_begun(self) -> None:
+        self.unproven += 1
+
+    def handshake_over(self) -> None:
+        self.unproven -= 1
+
+    def process_gone(self) -> None:
+        self.alive -= 1
+
+    def died_early(self, why: str, stderr: tuple[str, ...], now: float) -> bool:
+        """A process ended before its handshake; returns whether that opened the breaker."""
+        self.why, self.stderr = why, stderr
+        return self.breaker.died_early(now)
+
+    def deaths_forgotten(self, breaker: Breaker) -> None:
+        self.breaker, self.why, self.stderr = breaker, "", ()
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        return {"backend": self.spec.name, "backend_tenant": self.spec.tenant}
+
+    @property
+    def warm_target(self) -> int:
+        """How many processes should be warm."""
+        # A process that is started for nobody has nobody's home.
+        is_wanted = self.spec.enabled and not self.is_forgotten and not self.spec.homes_per_principal
+        if not is_wanted:
+            return 0
+        if self.spec.warm != "auto":
+            return self.spec.warm
+        return 0 if self.demand is None else self.demand.target
+
+    def estimates(self, now: float) -> WarmEstimate | None:
+        """What its arrivals are told to; None if the number of warm processes is given."""
+        if self.spec.warm != "auto":
+            self.demand = None
+        elif self.demand is None:
+            self.demand = WarmEstimate(now)
+        return self.demand
+
+    def allowance(self, now: float) -> int | None:
+        """How many more processes the breaker lets start; None is any number."""
+        allowed = self.breaker.allowance(now, unproven=self.unproven, warm=len(self.warm))
+        return allowed if allowed is None else max(0, allowed - self.starting)
+
+    def numbers(self, now: float, stopping: int) -> plan.BackendNumbers:
+        """The backend's part of a plan's input."""
+        return plan.BackendNumbers(
+            max_processes=self.spec.max_processes,
+            alive=self.alive,
+            stopping=stopping,
+            warm=len(self.warm),
+            starting=self.starting,
+            warm_target=self.warm_target,
+            start_allowance=self.allowance(now),
+            refill_at=self.refill_at,
+            refill_by=self.refill_by,
+            is_filled=self.is_filled,
+        )
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Lease:
+    """One session's claim on one process, which serves nobody else after `release`.
+
+    `prepared` is what the pool's `prepare` returned for the process of a shared backend. `asked_at`: when the caller
+    came, by the pool's clock. `was_warm`: it did not wait. `on_handshake` is called once, when the process has answered
+    `initialize`.
+    """
+
+    stock: BackendStock
+    link: BackendProcess
+    prepared: Any
+    asked_at: float
+    was_warm: bool
+    on_handshake: Callable[["Lease"], None]
+    on_release: Callable[["Lease", str], None]
+    has_shaken_hands: bool = False
+    was_probed: bool = False
+    _generation: int = field(init=False)
+    _is_settled: bool = False
+    _is_released: bool = False
+
+    def __post_init__(self) -> None:
+        self._generation = self.stock.generation
+        self.stock.handshake_begun()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the backend has not been changed, restarted or removed since."""
+        return self._generation == self.stock.generation and not self.stock.is_forgotten
+
+    def probed(self) -> None:
+        """As links.source.Probed."""
+        self.was_probed = True
+
+    def handshake_succeeded(self) -> None:
+        """The process has answered `initialize`: the backend works, so its breaker is reset. Idempotent."""
+        self.has_shaken_hands = True
+        if self.settle():
+            self.on_handshake(self)
+
+    def release(self, reason: str) -> None:
+        """Stops the process in the background; its listener is called no more. Idempotent, never waits."""
+        if not self._is_released:
+            self._is_released = True
+            self.settle()
+            self.on_release(self, reason)
+
+    def settle(self) -> bool:
+        """Stops counting the process as unproven; returns whether it still was."""
+        if self._is_settled:
+            return False
+        self._is_settled = True
+        self.stock.handshake_over()
+        return True
+
+
+@dataclass(slots=True)
+class Held:
+    """A process that the pool answers for."""
+
+    stock: BackendStock
+    lease: Lease | None = None
+    prepared: Any = None
+
+    @property
+    def is_before_handshake(self) -> bool:
+        """Whether its end, now, would be an early death."""
+        return self.lease is None or not self.lease.has_shaken_hands
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether it may end because of what the gateway has asked."""
+        return self.lease is not None and self.lease.was_probed and self.is_before_handshake
+
+    def became_ready(self, prepared: Any) -> None:
+        """The process of a shared backend can serve sessions."""
+        self.prepared = prepared
+
+    def leased(self, lease: Lease) -> Lease:
+        self.lease = lease
+        return lease
 
 
 @dataclass(frozen=True, slots=True)

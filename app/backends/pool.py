@@ -18,17 +18,14 @@ from typing import Self
 import anyio
 
 from app.backends import _plan as plan
-from app.backends._backend_stock import BackendStock
 from app.backends._breaker import Breaker
 from app.backends._early_deaths import EarlyDeaths
-from app.backends._lease import Lease
-from app.backends._plan_timer import PlanTimer
+from app.backends._plan import PlanTimer
 from app.backends._pool_limits import Budgets, PoolLimits, PoolOptions
 from app.backends._waiting_callers import Waiter, WaitingCallers
-from app.backends._warm_pool import Prepare, WarmPool
-from app.backends._warm_sizing import WarmSizing
+from app.backends._warm_pool import Prepare, WarmPool, WarmSizing
 from app.backends.failures import FailureLog
-from app.backends.inventory import BackendSnapshot, Inventory
+from app.backends.inventory import BackendSnapshot, BackendStock, Inventory, Lease
 from app.domain import BackendSpec, Limits
 from app.errors import BackendNotFound, ShuttingDown
 from app.processes.process import BackendProcess

@@ -16,7 +16,6 @@ import anyio
 import msgspec
 
 from app.backends.connections.source import LinkLease
-from app.backends.connections.toolsets import is_toolset
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
@@ -45,7 +44,7 @@ def is_durable(spec: BackendSpec, transport: str) -> bool:
     """Whether such a session can go on at another node: its server keeps no state, and its client reconnects. One that
     is shown only some of the tools cannot: what is restored is the line to the process, without what stands before it.
     """
-    return spec.recovery == "respawn" and transport == DURABLE and not is_toolset(spec)
+    return spec.recovery == "respawn" and transport == DURABLE and not spec.is_toolset
 
 
 AddSession = Callable[[str, Principal, BackendSpec, Limits, str], Session]

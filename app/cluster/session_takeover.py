@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from app.backends.connections.toolsets import is_toolset
 from app.cluster.durability import is_durable
 from app.domain import BackendSpec, Limits, public_id
 from app.errors import Disabled, NotFound, SessionNotFound
@@ -82,7 +81,7 @@ class SessionTakeover:
             raise self._end(names, "its backend is gone or switched off") from None
         if not is_durable(spec, route.transport):
             what = f"its transport is {route.transport}, its backend's recovery {spec.recovery}"
-            raise self._end(names, what + (", and not all tools are shown" if is_toolset(spec) else ""))
+            raise self._end(names, what + (", and not all tools are shown" if spec.is_toolset else ""))
         session = await self._rebuild(session_id, route, spec, limits)
         if session is None:
             raise self._end(names, "it has no journal")

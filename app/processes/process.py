@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import anyio
 import anyio.to_thread
@@ -23,7 +24,6 @@ from app.jail.sandbox.composer import Confined
 from app.jail.spawner.cgroups import Group
 from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
-from app.processes._states import ProcessState, check_transition
 from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.processes.endings import Exit, Killed, exit_of, needed_memory, reached
 from app.processes.freezer import Freezable, Freezer, Told
@@ -31,6 +31,36 @@ from app.processes.link import BackendListener
 from app.processes.measuring import Target, Use, look
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.protocol import tolerant
+
+
+class ProcessState(StrEnum):
+    """Where a process is between fork and reap; also the label of `trunkline_processes`."""
+
+    STARTING = "starting"
+    WARM = "warm"
+    LEASED = "leased"
+    STOPPING = "stopping"
+    GONE = "gone"
+
+
+NEXT: Mapping[ProcessState, frozenset[ProcessState]] = {
+    ProcessState.STARTING: frozenset({ProcessState.WARM, ProcessState.STOPPING, ProcessState.GONE}),
+    ProcessState.WARM: frozenset({ProcessState.LEASED, ProcessState.STOPPING, ProcessState.GONE}),
+    ProcessState.LEASED: frozenset({ProcessState.STOPPING, ProcessState.GONE}),
+    ProcessState.STOPPING: frozenset({ProcessState.GONE}),
+    ProcessState.GONE: frozenset(),
+}
+
+
+class ImpossibleTransition(Exception):
+    """A process cannot get from its state into this one: a bug of the gateway."""
+
+
+def check_transition(old: ProcessState, new: ProcessState) -> None:
+    """Raises ImpossibleTransition where the table has no such step."""
+    if new not in NEXT[old]:
+        raise ImpossibleTransition(f"from {old} to {new}")
+
 
 logger = logging.getLogger(__name__)
 

@@ -23,14 +23,13 @@ from app.jail.spawner.client import SpawnerClient, SpawnerLost, SpawnFailed
 from app.processes._disk import DiskWatch
 from app.processes._meter import Meter
 from app.processes._start_failures import full, homeless, not_started, unprotected
-from app.processes._states import ProcessState
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
 from app.processes.freezer import Freezer
 from app.processes.homes import Home, Homes
 from app.processes.own_homes import HomeFull
 from app.processes.pipes import PipeLimits
-from app.processes.process import BackendProcess, Origin
+from app.processes.process import BackendProcess, Origin, ProcessState
 from app.telemetry.metrics import TIERS, Metrics
 
 logger = logging.getLogger(__name__)

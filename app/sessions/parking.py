@@ -5,7 +5,6 @@ A session of another node that was parked there is parked here as well, until it
 of the others stand still meanwhile (`links.resting.freezing`).
 """
 
-from app.backends.connections.source import rests_as
 from app.domain import Rest
 from app.errors import GatewayError
 from app.protocol.lifecycle import SessionState
@@ -68,7 +67,7 @@ class Parking:
 
     def park(self, session: Session, now: float) -> bool:
         """Whether the session rests now: not while something is under way, nor over the tenant's limit."""
-        how = rests_as(session.spec)
+        how = session.spec.rests_as
         if how is None or not is_at_rest(session, now):
             return False
         if not session.gate.may_rest(how) or self._standstill.is_detected():
@@ -81,7 +80,7 @@ class Parking:
 
     def give_back(self, session: Session, now: float) -> bool:
         """Whether the session has given its process back. One that is, or could be, frozen would keep it."""
-        return rests_as(session.spec) == "parked" and self.park(session, now)
+        return session.spec.rests_as == "parked" and self.park(session, now)
 
     def adopt(self, session: Session) -> None:
         """The session was parked on another node, and is now here. It counts, however many there may be."""

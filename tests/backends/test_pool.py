@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from app.backends import _plan as plan
-from app.backends._lease import Lease
+from app.backends.inventory import Lease
 from app.domain import Limits
 from app.errors import BackendBusy, BackendExited, BackendNotFound, ShuttingDown
-from app.processes._states import ProcessState
+from app.processes.process import ProcessState
 from tests.backends.rig import NO_LIMITS, lease_all, total
 from tests.processes.rig import Listener, eventually, spec_of
 

@@ -5,7 +5,7 @@ import pytest
 
 from app.backends import _warm_estimate as estimate
 from app.backends._warm_estimate import LOWER_EVERY_S, QUIET_S
-from app.backends._warm_sizing import MEASURE_EVERY_S
+from app.backends._warm_pool import MEASURE_EVERY_S
 from app.errors import GatewayError
 from tests.backends.rig import NO_LIMITS, lease_all, total
 from tests.processes.rig import Listener, eventually, spec_of

@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from app.processes._states import ProcessState
+from app.processes.process import ProcessState
 from tests.backends.rig import NO_LIMITS, total
 from tests.processes.rig import eventually, spec_of
 

@@ -11,7 +11,7 @@ from app.console import passage as module
 from app.console.passage import Passage
 from app.errors import StorageUnavailable
 from app.http.scope import WHEN_GONE
-from app.http.transports.client_gone import ClientGone, unless_gone
+from app.http.transports.request import ClientGone, unless_gone
 
 COOKIE = b"trunkline-console=abc"
 

@@ -519,7 +519,7 @@ FAULTS = (
     ),
     Fault(
         "a session that gives its dead process back makes it no early death",
-        "app/backends/_lease.py",
+        "app/backends/inventory.py",
         "return self.lease is None or not self.lease.has_shaken_hands",
         "return self.lease is None",
         ("tests/integration/test_breaker.py",),

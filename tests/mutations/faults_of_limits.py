@@ -164,7 +164,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a session is frozen to free its process, which it keeps",
         "app/sessions/parking.py",
-        'return rests_as(session.spec) == "parked" and self.park(session, now)',
+        'return session.spec.rests_as == "parked" and self.park(session, now)',
         "return self.park(session, now)",
         FREEZING,
     ),
@@ -219,7 +219,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a changed backend is not asked for idle sessions",
-        "app/backends/_backend_stock.py",
+        "app/backends/inventory.py",
         "self.spec, self.is_forgotten, self.reclaim_at = spec, False, 0.0",
         "self.spec, self.is_forgotten = spec, False",
         POOL,

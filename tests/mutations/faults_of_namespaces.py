@@ -14,7 +14,7 @@ _BUBBLEWRAP, _NEEDS = "app/jail/sandbox/_bubblewrap.py", "app/jail/sandbox/needs
 _INNER, _HOMES, _STOCK = (
     "app/jail/spawner/_wrapped_process.py",
     "app/processes/own_homes.py",
-    "app/backends/_backend_stock.py",
+    "app/backends/inventory.py",
 )
 _CONFINEMENT = "app/jail/spawner/_confinement.py"
 _DISK, _DIRECTORIES = "app/processes/_disk.py", "app/processes/_home_directories.py"

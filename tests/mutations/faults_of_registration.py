@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
 IMPORTED = ("tests/admin/importing/test_importing.py",)
-RULE = ("tests/jail/sandbox/test_rule.py",)
+RULE = ("tests/jail/sandbox/test_sandboxes_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
 TENANTS = ("tests/storage/test_tenants.py",)
 DECLARED = "app/domain/resources/backends.py"
@@ -167,21 +167,21 @@ FAULTS_OF_REGISTRATION = (
     ),
     Fault(
         "a backend that is off is not under the platform's rule",
-        "app/jail/sandbox/_rule.py",
+        "app/jail/sandbox/sandboxes.py",
         'or sandbox.mode == "require":',
         'or sandbox.mode != "auto":',
         RULE,
     ),
     Fault(
         "every tenant is exempt from the platform's rule",
-        "app/jail/sandbox/_rule.py",
+        "app/jail/sandbox/sandboxes.py",
         "or tenant_exempt or",
         "or not tenant_exempt or",
         RULE,
     ),
     Fault(
         "a list without force narrows the platform's rule",
-        "app/jail/sandbox/_rule.py",
+        "app/jail/sandbox/sandboxes.py",
         'mode="require", require=()',
         'mode="require"',
         RULE,

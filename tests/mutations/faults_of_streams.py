@@ -3,7 +3,7 @@
 from tests.mutations.fault import Fault
 
 SENT = ("tests/http/transports/test_event_stream.py",)
-UNREAD = ("tests/sessions/streams/test_back_pressure.py",)
+UNREAD = ("tests/sessions/streams/test_session_streams_back_pressure.py",)
 SILENT = ("tests/sessions/test_session.py",)
 REPLAY = ("tests/sessions/streams/test_replay.py",)
 RESUMED = ("tests/http/transports/test_streamable_http_resume.py",)
@@ -67,21 +67,21 @@ FAULTS_OF_STREAMS = (
     ),
     Fault(
         "a stream that is not read holds up others for as long as it likes",
-        "app/sessions/streams/_back_pressure.py",
+        "app/sessions/streams/session_streams.py",
         "                stream.fall_behind()\n",
         "                pass\n",
         UNREAD,
     ),
     Fault(
         "a stream that is read slowly counts as one that is not read",
-        "app/sessions/streams/_back_pressure.py",
+        "app/sessions/streams/session_streams.py",
         "if stream.taken != taken or not has_others:",
         "if taken < 0 or not has_others:",
         UNREAD,
     ),
     Fault(
         "a call's stream falls behind although nobody else waits",
-        "app/sessions/streams/_back_pressure.py",
+        "app/sessions/streams/session_streams.py",
         "if stream.taken != taken or not has_others:",
         "if stream.taken != taken:",
         UNREAD,

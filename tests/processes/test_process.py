@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from app.errors import BackendBusy, BackendExited
-from app.processes._states import ProcessState
 from app.processes.endings import Exit
 from app.processes.pipes import LEAST_LINE_BYTES, LINES_A_TURN, PipeLimits
+from app.processes.process import ProcessState
 from app.processes.supervisor import Supervisor
 from app.protocol._notification_rate import PER_SECOND
 from tests.integration.stopwatch import stopwatch_of

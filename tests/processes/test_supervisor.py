@@ -23,11 +23,10 @@ from app.jail.sandbox.sandboxes import Unconfined
 from app.jail.spawner import tree
 from app.jail.spawner.client import Command
 from app.jail.spawner.wire import INNER_STATUS_FD
-from app.processes._states import ProcessState
 from app.processes.endings import RAISING
 from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
-from app.processes.process import BackendProcess
+from app.processes.process import BackendProcess, ProcessState
 from app.processes.supervisor import Supervisor
 from tests.integration.stopwatch import stopwatch_of
 from tests.jail.sandbox.inside import needs_bubblewrap

@@ -28,7 +28,7 @@ from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.reclaiming import why_over
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import Session
-from app.sessions.streams._back_pressure import UNREAD_S
+from app.sessions.streams.session_streams import UNREAD_S
 from app.sessions.streams.streams import MAX_EVENTS, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import anyio
 
-from app.backends._lease import Lease
+from app.backends.inventory import Lease
 from app.domain import Principal
 from app.errors import BackendError, BackendTimeout, GatewayError, InvalidResponse
 from app.processes.endings import Exit

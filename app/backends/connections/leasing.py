@@ -12,8 +12,8 @@ import anyio.abc
 from app.backends.connections._freezing import Freezable, FreezingLink
 from app.backends.connections.respawning import Again, RespawningLink
 from app.backends.connections.shared_processes import SharedProcesses
-from app.backends.connections.source import LinkLease, rests_as
-from app.backends.connections.toolsets import Toolsets, is_toolset
+from app.backends.connections.source import LinkLease
+from app.backends.connections.toolsets import Toolsets
 from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
 from app.domain import BackendSpec, Limits, Principal
@@ -52,7 +52,7 @@ class ProcessLeasing:
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
         if self._tasks is None:
             raise ShuttingDown
-        if is_toolset(spec):
+        if spec.is_toolset:
             return await self._toolsets.lease(spec, principal, partial(self._lease_one, self._tasks), self._tasks)
         return await self._lease_one(self._tasks, spec, limits, principal)
 
@@ -62,7 +62,7 @@ class ProcessLeasing:
         first = await self._take(tasks, spec, limits, principal)
         if spec.recovery == "end":
             process = first.link
-            if rests_as(spec) == "frozen" and isinstance(process, Freezable):
+            if spec.rests_as == "frozen" and isinstance(process, Freezable):
                 return FreezingLink(first, process)
             return first
         again, within_s = self._again(tasks, spec, limits, principal), spec.timeouts.initialize_s

@@ -5,20 +5,12 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from app.domain import BackendSpec, Limits, Principal, Rest
+from app.domain import BackendSpec, Limits, Principal
 from app.domain.resources.guides import Guide
 from app.domain.resources.recipes import Recipe
 from app.errors import GatewayError
 from app.processes.endings import Exit
 from app.processes.link import BackendLink
-
-
-def rests_as(spec: BackendSpec) -> Rest | None:
-    """What becomes of idle sessions of this backend. Where the next process could not know what the present one does,
-    that is kept; but not while others share it."""
-    if spec.timeouts.park_s is None or (spec.recovery == "end" and spec.isolation == "shared"):
-        return None
-    return "parked" if spec.recovery == "respawn" else "frozen"
 
 
 class ProcessLink(BackendLink, Protocol):

@@ -357,11 +357,6 @@ class Toolsets:
         link.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
 
 
-def is_toolset(spec: BackendSpec) -> bool:
-    """Whether its sessions have members, instead of a process."""
-    return spec.toolset is not None or spec.selection != Selection() or spec.pin != "off"
-
-
 def members_of(spec: BackendSpec) -> tuple[Member, ...]:
     """The members of a toolset; a backend of which some tools are shown is its own."""
     if spec.toolset is not None:

@@ -85,7 +85,7 @@ class Timeouts:
     """How long a backend and its sessions may take.
 
     An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place. After `park_s` it
-    is parked or frozen (`links.source.rests_as`) until the next message; None: never.
+    is parked or frozen (`BackendSpec.rests_as`) until the next message; None: never.
     """
 
     initialize_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
@@ -399,6 +399,19 @@ class BackendSpec:
     def homes_per_principal(self) -> bool:
         """Whether a process is started for one principal, whose home it gets. A shared one serves many."""
         return self.state == "keep" and self.isolation != "shared"
+
+    @property
+    def is_toolset(self) -> bool:
+        """Whether its sessions have members, instead of a process."""
+        return self.toolset is not None or self.selection != Selection() or self.pin != "off"
+
+    @property
+    def rests_as(self) -> Rest | None:
+        """What becomes of idle sessions. Where the next process could not know what the present one does, that is kept;
+        but not while others share it."""
+        if self.timeouts.park_s is None or (self.recovery == "end" and self.isolation == "shared"):
+            return None
+        return "parked" if self.recovery == "respawn" else "frozen"
 
     @property
     def has_kept_home(self) -> bool:

@@ -27,9 +27,8 @@ from app.cluster.peers.passing import Kind, Passing
 from app.domain import BackendSpec
 from app.errors import ClientError, GatewayError, InvalidMessage, NodeUnavailable, StorageUnavailable
 from app.http.errors import HttpRefusal
-from app.http.transports.client_gone import ClientGone, unless_gone
 from app.http.transports.event_stream import STALLED_S
-from app.http.transports.request import McpRequest
+from app.http.transports.request import ClientGone, McpRequest, unless_gone
 from app.http.transports.request_spans import hop_to
 from app.protocol.jsonrpc import Request
 from app.protocol.sse_format import encode_message, encode_retry

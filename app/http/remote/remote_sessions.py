@@ -13,8 +13,7 @@ from app.cluster.routing.router import Free, Router, There
 from app.cluster.session_takeover import SessionTakeover
 from app.errors import ClientError, CredentialExpired, NodeUnavailable, SessionNotFound, ShuttingDown
 from app.http.remote.forwarding import Forwarding, NotOwner, not_owner
-from app.http.transports.client_gone import unless_gone
-from app.http.transports.request import McpRequest
+from app.http.transports.request import McpRequest, unless_gone
 from app.limits.rate_limiter import RateLimiter
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry

@@ -22,9 +22,8 @@ from app.http.header_fields import trimmed
 from app.http.remote.forwarding import forward_refused
 from app.http.remote.late_heads import LateSend
 from app.http.scope import BY_KEY, LET_IN
-from app.http.transports.client_gone import ClientGone
 from app.http.transports.http_sse import HttpSse
-from app.http.transports.request import NO_NAMES, McpRequest
+from app.http.transports.request import NO_NAMES, ClientGone, McpRequest
 from app.http.transports.request_spans import end_trace
 from app.http.transports.rest import Rest, last_word
 from app.http.transports.streamable_http import StreamableHttp

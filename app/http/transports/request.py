@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 from urllib.parse import parse_qs
 
 import anyio
@@ -35,10 +36,9 @@ from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_er
 from app.http.header_fields import API_KEY, Fields, refuse_repeated, trimmed, with_lists_joined, with_one_credential
 from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import Remembered, challenge
-from app.http.scope import AT_ONCE
+from app.http.scope import AT_ONCE, LEFT, WHEN_GONE
 from app.http.transports.access_lines import Seen
 from app.http.transports.arriving_bodies import ALL_AT_ONCE, ArrivingBodies
-from app.http.transports.client_gone import ClientGone
 from app.limits.loop_shares import LoopShares
 from app.protocol.commands import Answer
 from app.protocol.jsonrpc import Message, parse_client
@@ -465,3 +465,65 @@ async def read_in_turn(request: McpRequest, body: bytes, shares: LoopShares) -> 
     message = parsed(request, body, shares)
     await turn_for(request, body, shares)
     return message
+
+
+# --- unless_gone: cancels the work for a request whose client disconnects.
+
+Work = Callable[[], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client has disconnected; there is nobody to answer."""
+
+
+class Watched(Protocol):
+    """A request whose body has been read."""
+
+    scope: Scope
+    receive: Receive
+
+
+async def unless_gone(request: Watched, work: Work) -> None:
+    """Does the work for the request; raises ClientGone if its client disconnects first.
+
+    Where the edge tells of that (`WHEN_GONE`) no task watches: one costs more than all else that a call needs here.
+    """
+    with anyio.CancelScope() as working:
+        if WHEN_GONE in request.scope:
+            failure = await _told(request.scope, working, work)
+        else:
+            failure = await _watched(request.receive, working, work)
+    if working.cancel_called:
+        raise ClientGone
+    if failure is not None:
+        raise failure
+
+
+async def _told(scope: Scope, working: anyio.CancelScope, work: Work) -> GatewayError | None:
+    if LEFT in scope:
+        working.cancel()
+    scope[WHEN_GONE] = working.cancel
+    try:
+        await work()
+    except GatewayError as error:
+        return error
+    finally:
+        scope[WHEN_GONE] = None
+    return None
+
+
+async def _watched(receive: Receive, working: anyio.CancelScope, work: Work) -> GatewayError | None:
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        working.cancel()
+
+    failure = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        try:
+            await work()
+        except GatewayError as error:
+            failure = error
+        tasks.cancel_scope.cancel()
+    return failure

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.errors import GatewayError
-from app.http.transports.client_gone import ClientGone
-from app.http.transports.request import McpRequest
+from app.http.transports.request import ClientGone, McpRequest
 from app.protocol.jsonrpc import Message, Request, Response
 from app.sessions.call_observers import NAMED
 from app.telemetry.call_history.history import name_of

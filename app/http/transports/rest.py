@@ -21,8 +21,7 @@ from app.http.hosts import HostPolicy
 from app.http.problems import TOLD, ProblemResponse
 from app.http.remote.peer_requests import PeerRequests
 from app.http.resource_metadata import Remembered
-from app.http.transports.client_gone import ClientGone
-from app.http.transports.request import BODY_DEADLINE_S, McpRequest
+from app.http.transports.request import BODY_DEADLINE_S, ClientGone, McpRequest
 from app.http.transports.request_log import RequestLog, rest_fields
 from app.telemetry.logs import LogContext, current
 from app.telemetry.tracing.tracer import Tracer

@@ -9,9 +9,8 @@ from typing import Any
 from app.errors import ClientError, GatewayError
 from app.http.errors import HttpRefusal
 from app.http.remote.caller_routing import CallerRouting
-from app.http.transports.client_gone import unless_gone
 from app.http.transports.event_stream import StreamOptions, send_events
-from app.http.transports.request import McpRequest, answer_with
+from app.http.transports.request import McpRequest, answer_with, unless_gone
 from app.protocol.commands import Answer
 from app.protocol.eras.sessionless_envelope import (
     REMOVED,

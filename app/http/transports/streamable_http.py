@@ -8,9 +8,8 @@ from app.errors import GatewayError, InvalidMessage
 from app.http.errors import HttpRefusal
 from app.http.remote.remote_sessions import RemoteSessions
 from app.http.transports.arriving_bodies import ArrivingBodies
-from app.http.transports.client_gone import unless_gone
 from app.http.transports.event_stream import StreamOptions, send_events
-from app.http.transports.request import HEAVY_BODY, McpRequest, answer_with, parsed, read_in_turn
+from app.http.transports.request import HEAVY_BODY, McpRequest, answer_with, parsed, read_in_turn, unless_gone
 from app.http.transports.request_spans import message_over
 from app.http.transports.sessionless_http import SessionlessHttp
 from app.limits.loop_shares import LoopShares

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
-from app.jail.sandbox._rule import Platform, effective
-from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes
+from app.jail.sandbox.sandboxes import GUARANTEES, Platform, Sandboxes, effective
 from app.jail.sandbox.tiers import Profile, Tier
 
 

@@ -2,15 +2,30 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import anyio.to_thread
 
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
-from app.jail.sandbox._rule import Platform, effective
 from app.jail.sandbox.composer import Composer, Confined, Place, group_name, unconfined
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.probes.prober import TierReport, best_tier
 from app.jail.sandbox.tiers import PORTS_ONLY, WEAKER, Profile, Tier, promised
+
+Platform = Literal["auto", "require"]  # the setting SANDBOX
+
+
+def effective(sandbox: Sandbox, platform: Platform, *, tenant_exempt: bool) -> Sandbox:
+    """The sandbox of a backend under the rule of the platform.
+
+    `require` of the platform turns `auto` and `off` into `require` of all guarantees. A backend that requires only
+    some of them keeps its list, which a platform administrator wrote.
+    """
+    if platform == "auto" or tenant_exempt or sandbox.mode == "require":
+        return sandbox
+    return replace(sandbox, mode="require", require=())
+
 
 GUARANTEES: tuple[Guarantee, ...] = ("files", "network", "memory", "pids", "processes")
 

@@ -16,7 +16,6 @@ import anyio
 import msgspec
 
 from app.backends.connections.era import probe_s
-from app.backends.connections.toolsets import is_toolset
 from app.concurrency.event import Event
 from app.domain import Principal
 from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidResponse, NodeUnavailable, SessionNotFound
@@ -250,7 +249,7 @@ class PooledSessions:
             "protocolVersion": msgspec.Raw(encode(Revision.R2025_11_25.value)),
             "capabilities": msgspec.Raw(encode(offered)),
             "clientInfo": envelope.client_info or msgspec.Raw(b'{"name":"trunkline","version":"1"}'),
-            **({"_meta": own_envelope(envelope)} if is_toolset(session.spec) else {}),
+            **({"_meta": own_envelope(envelope)} if session.spec.is_toolset else {}),
         })  # fmt: skip
         if response.member == "error":
             if refuses_handshake(dump_response(response.id, response)):

@@ -24,9 +24,8 @@ from app.http.edge.http_protocol import HttpProtocol
 from app.http.remote.forwarding import Forwarding
 from app.http.remote.late_heads import LateHeads
 from app.http.remote.peer_requests import PeerRequests
-from app.http.transports.client_gone import ClientGone
 from app.http.transports.front import Front
-from app.http.transports.request import McpRequest
+from app.http.transports.request import ClientGone, McpRequest
 from app.http.transports.request_log import RequestLog
 from app.http.transports.rest import Rest
 from app.sessions.routes import NodeRecord

@@ -21,8 +21,7 @@ from app.errors import NodeLost
 from app.http.remote.forwarding import NotOwner, not_owner
 from app.http.remote.late_heads import LateHeads
 from app.http.transports.access_lines import AccessLines
-from app.http.transports.client_gone import ClientGone, unless_gone
-from app.http.transports.request import McpRequest
+from app.http.transports.request import ClientGone, McpRequest, unless_gone
 from app.http.transports.request_log import ALL, ERRORS, RequestLog
 from tests.cluster.peers.rig import PATIENT, asked, process, scripted, stands_still, until
 from tests.http.remote.nodes import ALICE, LIMIT, MCP, Endpoint, SendingNode, credentials, front, served

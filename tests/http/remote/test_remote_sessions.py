@@ -26,8 +26,7 @@ from app.http.errors import HttpRefusal
 from app.http.remote import remote_sessions
 from app.http.remote.forwarding import NotOwner
 from app.http.remote.remote_sessions import Attempt, RemoteSessions
-from app.http.transports.client_gone import ClientGone
-from app.http.transports.request import McpRequest
+from app.http.transports.request import ClientGone, McpRequest
 from app.limits.rate_limiter import RateLimiter
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory

@@ -12,7 +12,7 @@ import pytest
 
 from app.errors import BackendBusy, GatewayError
 from app.http.scope import BY_KEY, LET_IN, WHEN_GONE
-from app.http.transports.client_gone import ClientGone, unless_gone
+from app.http.transports.request import ClientGone, unless_gone
 from tests.http.edge.rig import WITHIN_S, read_body
 from tests.http.edge.serving import serving
 

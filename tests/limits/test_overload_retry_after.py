@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from app.limits._retry_after import FIRST_RATE, LEAST_S, MOST_S, RetryAfter
+from app.limits.overload import FIRST_RATE, LEAST_S, MOST_S, RetryAfter
 
 
 def test_clients_come_back_at_the_rate_at_which_sessions_were_opened() -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.processes._states import NEXT, ImpossibleTransition, ProcessState, check_transition
+from app.processes.process import NEXT, ImpossibleTransition, ProcessState, check_transition
 
 
 def test_an_ordinary_life():

@@ -15,11 +15,11 @@ from app.protocol.event_ids import parse_event_id
 from app.protocol.jsonrpc import parse_backend, parse_client
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.sessions.streams._back_pressure import UNREAD_S
 from app.sessions.streams._replay import MAX_BYTES as LOG_BYTES
 from app.sessions.streams._replay import MAX_EVENTS as LOG_EVENTS
 from app.sessions.streams.entry import bytes_of
 from app.sessions.streams.resumption import Reader, Resumption
+from app.sessions.streams.session_streams import UNREAD_S
 from app.sessions.streams.streams import MAX_EVENTS, EventStream, Reply
 from tests.sessions.fakes import FakeLink, FakePool
 from tests.sessions.streams.tenant import Tenant

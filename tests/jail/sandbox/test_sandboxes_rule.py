@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain import Sandbox
-from app.jail.sandbox._rule import effective
+from app.jail.sandbox.sandboxes import effective
 
 OPEN = Sandbox("auto", read=("/srv",), write=("/out",), network="web")
 ALL = Sandbox("require", read=("/srv",), write=("/out",), network="web")
