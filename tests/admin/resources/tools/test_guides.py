@@ -10,7 +10,7 @@ async def test_toolsets_follow_each_change(rig):
     await rig.ask("PATCH", PATH + "/refunds", {"text": "new"})
     assert (await rig.ask("PATCH", PATH + "/refunds", {"text": "new"})).json()["version"] == 2
     await rig.ask("DELETE", PATH + "/refunds")
-    assert rig.effects.heard == [("writings_changed", "acme")] * 3
+    assert rig.heard == [("writings", "acme")] * 3
 
 
 @pytest.mark.parametrize(
