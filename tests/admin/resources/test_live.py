@@ -353,7 +353,7 @@ async def test_one_check_of_a_backend_at_a_time_and_none_while_shutting_down(rig
 
 async def test_a_restart_is_told_to_the_node(rig):
     assert (await rig.ask("POST", TENANT + "/backends/echo:restart")).status_code == 204
-    assert rig.effects.heard == [("backend_restarted", ("acme", "echo"))]
+    assert rig.heard == [("restart", "acme", "echo")]
 
 
 @pytest.mark.parametrize("name", ["unknown", "echo:check", "UP", "%00"])
@@ -361,7 +361,7 @@ async def test_odd_names_are_not_found(untouched, name):
     for action in ("check", "restart"):
         assert (await untouched.ask("POST", f"{TENANT}/backends/{name}:{action}")).status_code == 404
     assert (await untouched.ask("POST", TENANT + "/backends/echo:fly")).status_code in (404, 405)
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 def failure(node: str, day: int, **more: Any) -> BackendFailure:
