@@ -153,12 +153,8 @@ def add_resource_commands(commands: Commands) -> None:
         "restart", "app.cli.resources.restart_object", "end the sessions and processes of a backend", "its name"
     )
 
-    toolsets = _Noun(commands, nouns.TOOLSETS, "several backends behind one address", _TOOLSETS)
-    toolsets.add_usual_verbs("its name")
-    guides = _Noun(commands, nouns.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
-    guides.add_usual_verbs("its name")
-    recipes = _Noun(commands, nouns.RECIPES, "tools that are made of calls of other tools", _RECIPES)
-    recipes.add_usual_verbs("its name")
+    for resource, examples in ((nouns.TOOLSETS, _TOOLSETS), (nouns.GUIDES, _GUIDES), (nouns.RECIPES, _RECIPES)):
+        _Noun(commands, resource, resource.about, examples).add_usual_verbs("its name")
     _add_catalog_verbs(_Noun(commands, nouns.CATALOG, "what the backends offer, and what of it is approved", _CATALOG))
 
     _add_key_verbs(_Noun(commands, nouns.KEYS, "create, list, rotate and revoke API keys", _KEYS))

@@ -33,14 +33,14 @@ class Resource:
     first: tuple[str, ...] = ()
     next: str = ""
     fixed: tuple[str, ...] = ("name",)
+    about: str = ""
 
     @classmethod
     def of(cls, declared: Declared[Any], then: str = "") -> Self:
         """A declared resource; without `then`, what to do with a new one is to look at it."""
         look = f"trunkline {declared.name} show {{name}} --tenant {{tenant}}"
-        return cls(
-            declared.name, id="name", first=declared.columns, next=then or look, fixed=("name", declared.goes_with)
-        )
+        fixed, about = ("name", declared.goes_with), declared.about[0].lower() + declared.about[1:].rstrip(".")
+        return cls(declared.name, id="name", first=declared.columns, next=then or look, fixed=fixed, about=about)
 
     @classmethod
     def of_view(cls, view: View) -> Self:
