@@ -57,7 +57,7 @@ FAULTS_OF_ODD_MESSAGES = (
         "app/backends/upstreams/_calls.py",
         "data = data.removeprefix(BYTE_ORDER_MARK)",
         "pass",
-        ("tests/backends/upstreams/test_link.py::test_a_byte_order_mark_before_an_answer_is_ignored",),
+        ("tests/backends/upstreams/test_session.py::test_a_byte_order_mark_before_an_answer_is_ignored",),
     ),
     Fault(
         "a byte order mark stays before a process's first line",

@@ -1,15 +1,15 @@
-"""NoProcess: what a link has in place of a process."""
+"""NoProcess: what a connection has in place of a process."""
 
 from app.errors import BackendExited
 
 
 class NoProcess:
-    """The lease of a link that has no process yet, or none for now; and its link."""
+    """The lease of a connection that has no process yet, or none for now; and its connection."""
 
     id, was_warm = "", False
 
     @property
-    def link(self) -> "NoProcess":
+    def connection(self) -> "NoProcess":
         return self
 
     def send(self, line: bytes) -> None:

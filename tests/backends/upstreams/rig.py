@@ -13,7 +13,7 @@ from typing import Any
 from app.auth.outbound_urls import Policy
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
-from app.backends.upstreams._link import UpstreamLink
+from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.sealed_headers import HeaderOpener, sealed
 from app.backends.upstreams.upstreams import Parts, Upstreams
@@ -270,7 +270,7 @@ def polite(answer: Answer) -> Answer:
     return whole
 
 
-async def opened(upstreams: Upstreams, spec: BackendSpec) -> tuple[UpstreamLink, Heard]:
+async def opened(upstreams: Upstreams, spec: BackendSpec) -> tuple[UpstreamSession, Heard]:
     """A session whose handshake is over."""
     link, heard = await upstreams.lease(spec), Heard()
     link.attach(heard)

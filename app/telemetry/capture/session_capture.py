@@ -1,4 +1,4 @@
-"""Recorder: what a session and the links to its processes tell an inspection, while one is open.
+"""SessionCapture: what a session and the links to its processes tell an inspection, while one is open.
 
 It matches the two sides: a call by the gateway's id, everything else by what it causes, as both sides are told within
 one step of the event loop.
@@ -43,7 +43,7 @@ class _Asked(NamedTuple):
     tool: str
 
 
-class Recorder:
+class SessionCapture:
     """Of one session. `is_pooled`: whether it is the gateway's own, for clients that name none."""
 
     def __init__(

@@ -8,7 +8,7 @@ import pytest
 
 from app.backends.upstreams import _channel as channel
 from app.backends.upstreams import _events as events
-from app.backends.upstreams import _link as link_module
+from app.backends.upstreams import _session as link_module
 from app.backends.upstreams import _streamable as streamable
 from app.concurrency import loop_share
 from app.errors import (
