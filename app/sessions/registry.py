@@ -126,6 +126,11 @@ class SessionRegistry:
     def draining(self) -> bool:
         return self._sessions.draining
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether another node should open new sessions."""
+        return self.leaving or self._sessions.draining
+
     async def open(
         self, principal: Principal, tenant: str, backend: str, transport: str, still_allowed: AskAgain = for_nobody
     ) -> Session:

@@ -87,7 +87,7 @@ class NodeOverview:
             started_at=self._started_at,
             sessions=len(self._registry),
             processes=len(self._supervisor.processes),
-            draining=self._registry.leaving or self._registry.draining,
+            draining=self._registry.is_stopping,
         )
 
     def sandbox(self) -> SandboxView:
