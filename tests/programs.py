@@ -243,7 +243,8 @@ class _Forks:
 
 
 def _main(descriptor: int) -> int:
-    import app.node.serve  # noqa: F401
+    import app.node.serve
+    import app.node.web_server  # noqa: F401
     from app.cli import main
 
     for module in (

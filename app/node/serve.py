@@ -17,52 +17,42 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import anyio
-import uvicorn
 import uvloop
 
 from app.cluster.peers.passing import Kind
-from app.http.client_address import TrustedProxies
-from app.http.edge.connections import ConnectionLimits, Connections, descriptors_for_connections
-from app.http.edge.handshake import Handshake
-from app.http.edge.http_protocol import HttpProtocol
-from app.http.scope import BY_NODE, LET_IN
 from app.http.transports.access_lines import AccessLines
 from app.jail.spawner.syscalls import refuse_inspection
-from app.limits.descriptors import free_descriptor, soft_limit
 from app.node.allocator import give_back_freed_memory
-from app.node.application import create_app
 from app.node.certificate_files import CertificateFiles, read_certificate
 from app.node.demo import set_up_demo
 from app.node.gateway import Gateway, open_gateway
 from app.node.hangup import Hangup
-from app.node.listeners import BACKLOG, from_here, listen, listen_inside, own_url, share_port, take_all, url_of
+from app.node.listeners import from_here, listen, listen_inside, own_url, share_port, url_of
 from app.node.stopping import StopProgress, drain_words
 from app.sessions.routes import new_node_id
 from app.settings.data_directory import say_where_data_is
 from app.settings.settings import Settings
 from app.storage import migrate
 from app.telemetry import logs
-from app.telemetry.metrics import Metrics
 from app.text.terminal.progress import Progress
 from app.text.terminal.stdout import announce
+
+if TYPE_CHECKING:
+    from app.node.web_server import WebServer
 
 log = logging.getLogger(__name__)
 
 LAST_REQUESTS_S = 0.25  # for requests under way on open connections, after the listeners are closed
 KEPT_S = 1.0  # then, for clients that use their idle connections: each is closed with its next answer
-LOOK_S = 0.05  # between two looks at these
-CLOSED_S = 0.01  # until the event loop has closed its own copy of the listeners: one iteration
 LAST_ANSWERS_S = 3.0  # for other nodes to get their answers and close their connections
 LATE_REQUESTS_S = 3.0  # for forwarded requests that arrived after that
-LAST_RESPONSES_S = 5  # for writing responses that were cut off
 FIRST_BEAT_S = 2.0  # it takes milliseconds
-TICKS_PER_SWEEP = 10  # of a tenth of a second each
 LIFELINE = 0  # stdin of a fleet's child: a socket on which the parent asks whether it runs; EOF: the parent is gone
 
 
@@ -112,73 +102,6 @@ def _name_the_event_loop() -> None:
         importlib.import_module("sniffio").current_async_library_cvar.set("asyncio")
 
 
-def _is_of_a_node(connection: Any) -> bool:
-    """Whether another node has sent the last request on this connection of uvicorn's."""
-    return connection.scope is not None and connection.scope.get(LET_IN) is BY_NODE
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handling: it would close the listeners before the drain."""
-
-    def __init__(
-        self, config: uvicorn.Config, connections: Connections, inside: Callable[..., asyncio.Protocol]
-    ) -> None:
-        """`inside` makes the protocol of the second listener, which other nodes of a fleet use."""
-        super().__init__(config)
-        self.listening = asyncio.Event()
-        self.connections, self._inside = connections, inside
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        first, *inside = sockets or []
-        await super().startup([first])
-        for listener in inside:
-            make = self._makers()[1]
-            self.servers.append(await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG))
-        self.listening.set()
-
-    async def stop_listening(self) -> None:
-        """Takes no new connections; open ones go on, and have been told to close after their next answer.
-
-        Connections in the backlog are accepted first: closing a listener would reset them.
-        """
-        listeners = [server.sockets[0].dup() for server in self.servers]
-        for server in self.servers:
-            server.close()
-        await asyncio.sleep(CLOSED_S)
-        waiting = [(make, take_all(each)) for make, each in zip(self._makers(), listeners, strict=False)]
-        for make, connection in [(make, each) for make, taken in waiting for each in taken]:
-            await asyncio.get_running_loop().connect_accepted_socket(make, connection)
-
-    async def nodes_have_left(self, seconds: float) -> None:
-        """Waits until no other node has a connection to this one, or the time is over. They close idle ones when they
-        hear that this node leaves, and the others after their answers."""
-        with anyio.move_on_after(seconds):
-            while any(map(_is_of_a_node, self.server_state.connections)):  # noqa: ASYNC110 - once, at the end
-                await anyio.sleep(CLOSED_S)
-
-    async def clients_have_left(self, seconds: float) -> None:
-        """Waits until no client keeps an idle connection, or the time is over. A client that uses one all the time has
-        closed it by then; one that is cut in the moment it is used has an answer to miss."""
-        with anyio.move_on_after(seconds):
-            while self.connections.has_kept:  # noqa: ASYNC110 - once, at the end
-                await anyio.sleep(LOOK_S)
-
-    def _makers(self) -> tuple[Callable[[], asyncio.BaseProtocol], ...]:
-        """What makes the protocol of a connection, for each listener."""
-        options = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
-        first = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        return partial(first, **options), partial(self._inside, **options)
-
-    async def on_tick(self, counter: int) -> bool:
-        if counter % TICKS_PER_SWEEP == 0:
-            self.connections.sweep()
-        return await super().on_tick(counter)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @dataclass
 class _Node:
     """One run of a node."""
@@ -193,7 +116,7 @@ class _Node:
     asked_to_stop: asyncio.Event = field(default_factory=asyncio.Event)
     asked_at: float = math.inf
     hurry: str = ""  # why it does not drain to the end
-    server: _Server | None = None
+    server: "WebServer | None" = None
     gateway: Gateway | None = None
 
     async def run(self) -> None:
@@ -210,23 +133,15 @@ class _Node:
         loop.add_signal_handler(signal.SIGHUP, hangup.take)
         if self.is_member:
             loop.add_reader(LIFELINE, self._answer_parent)
+        gc.disable()  # what is made from now on stays: `_settle_memory`
+        # Half of what a node imports; meanwhile processes try the sandbox, and this thread waits for them.
+        web = loop.run_in_executor(None, importlib.import_module, "app.node.web_server")
         async with open_gateway(self.settings, self.node_id, self.certificate) as gateway:
             self.gateway = gateway
-            front = create_app(gateway, self.lines)
-            connections = _connections(self.settings, gateway.metrics)
-            plain = partial(HttpProtocol, connections=connections)
-            config = uvicorn.Config(
-                front,
-                http=cast("type[asyncio.Protocol]", self._over_tls(connections, gateway.metrics) or plain),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=LAST_RESPONSES_S,
-            )
-            self.server = server = _Server(config, connections, plain)
+            await web
+            from app.node.web_server import make_server  # noqa: PLC0415 - see `web`
+
+            self.server = server = make_server(gateway, self.lines, self.certificate)
             if self.hurry:
                 return
             if self.is_member:
@@ -240,14 +155,6 @@ class _Node:
                 await server.serve(sockets=list(self.listeners))
                 tasks.cancel_scope.cancel()
             self._say_what_was_cut_off(len(gateway.sessions.registry))
-
-    def _over_tls(self, connections: Connections, metrics: Metrics) -> Callable[..., asyncio.BaseProtocol] | None:
-        """The protocol of clients' connections if they are served over TLS."""
-        certificate = self.certificate
-        if certificate is None:
-            return None
-        metrics.tls_certificate_expires.set_function(lambda: certificate.expires_at)
-        return partial(Handshake, http=HttpProtocol, context=lambda: certificate.context, connections=connections)
 
     def _signalled(self, progress: StopProgress) -> None:
         if self.asked_to_stop.is_set():
@@ -290,7 +197,7 @@ class _Node:
         log.warning("The parent process is gone; stopping at once")
         self._hurry("the parent process is gone")
 
-    async def _drain_when_asked(self, gateway: Gateway, server: _Server) -> None:
+    async def _drain_when_asked(self, gateway: Gateway, server: "WebServer") -> None:
         await self.asked_to_stop.wait()
         registry, drain_s = gateway.sessions.registry, self.settings.drain_s
         log.info("draining: told to stop", extra={"sessions": len(registry), "drain_s": drain_s})
@@ -312,7 +219,7 @@ class _Node:
         if cut_off:
             log.error("Cut off %d calls that did not finish within TRUNKLINE_DRAIN_S", cut_off)
         server.should_exit = True
-        await gateway.passing.close(LATE_REQUESTS_S)  # uvicorn cancels later ones after LAST_RESPONSES_S
+        await gateway.passing.close(LATE_REQUESTS_S)  # uvicorn cancels later ones seconds after
 
     def _say_what_was_cut_off(self, sessions: int) -> None:
         if not self.hurry:  # `drained` has said it
@@ -320,7 +227,7 @@ class _Node:
         fields = {"sessions": sessions, "calls_cut_off": self._calls_in_flight()}
         log.warning("stopped without draining to the end: %s", self.hurry, extra=fields)
 
-    async def _announce(self, gateway: Gateway, server: _Server) -> None:
+    async def _announce(self, gateway: Gateway, server: "WebServer") -> None:
         """Prints the ready line once the port answers, then the texts of the demo."""
         await server.listening.wait()
         if server.should_exit:  # told to stop at once, meanwhile: the listeners are closed
@@ -334,30 +241,6 @@ class _Node:
                 announce(text)
 
 
-def _connections(settings: Settings, metrics: Metrics) -> Connections:
-    """The limits of connections; fewer than MAX_CONNECTIONS where the limit on open files is too low for them."""
-    descriptors, last_descriptor = descriptors_for_connections(soft_limit())
-    limits = ConnectionLimits(
-        connections=settings.max_connections,
-        per_address=settings.max_connections_per_address,
-        descriptors=descriptors,
-        last_descriptor=last_descriptor,
-    )
-    thinned = logs.Thinned(log)
-
-    def refused(reason: str, client: str, request: str) -> None:
-        metrics.connections_refused.labels(reason).inc()
-        fields = {"reason": reason, "client": client, **({"request": request} if request else {})}
-        thinned.info(reason, "connection refused or ended", fields)
-
-    connections = Connections(
-        limits, TrustedProxies(settings.trusted_proxies), free_descriptor=free_descriptor, on_refused=refused
-    )
-    metrics.connections.set_function(connections.__len__)
-    metrics.descriptors_lent.set_function(connections.lent)
-    return connections
-
-
 async def _known(gateway: Gateway) -> None:
     """Waits for the first heartbeat: on a shared port requests arrive at once. Does not wait for an absent Redis."""
     with anyio.move_on_after(FIRST_BEAT_S):
@@ -367,6 +250,6 @@ async def _known(gateway: Gateway) -> None:
 
 def _settle_memory() -> None:
     """Keeps long-lived objects out of garbage collection, and lets young ones be collected less often."""
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # with a thousand that are garbage already: to find these takes 50 ms
+    gc.enable()
     gc.set_threshold(20_000, 20, 50)
