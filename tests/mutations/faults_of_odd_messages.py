@@ -96,10 +96,10 @@ FAULTS_OF_ODD_MESSAGES = (
     ),
     Fault(
         "any error without an id ends the call that runs",
-        "app/protocol/without_id.py",
+        "app/protocol/jsonrpc.py",
         "(method in _FIRST or code_of(response) in _UNREADABLE)",
         "(method in _FIRST or code_of(response) != -32601)",
-        ("tests/protocol/test_without_id.py",),
+        ("tests/protocol/test_jsonrpc_without_id.py",),
     ),
     Fault(
         "a list whose cursor leads back is read until it is too long",

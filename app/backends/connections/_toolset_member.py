@@ -34,6 +34,7 @@ from app.protocol.jsonrpc import (
     dump_request,
     dump_response,
     error_response,
+    is_without_id,
     parse_backend,
     result_response,
     several,
@@ -41,7 +42,6 @@ from app.protocol.jsonrpc import (
 from app.protocol.toolset.greeting import hello_for, speaks_sessionless
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.pages import Pages
-from app.protocol.without_id import is_without_id
 
 MAX_WAITING = 256  # calls while the process starts
 MAX_WAITING_BYTES = 4 << 20

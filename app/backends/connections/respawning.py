@@ -15,8 +15,7 @@ from enum import Enum
 import anyio
 import anyio.abc
 
-from app.backends.connections._no_process import NoProcess
-from app.backends.connections.source import ConnectionLease, Keeper, Probed
+from app.backends.connections.source import ConnectionLease, Keeper, NoProcess, Probed
 from app.errors import (
     BackendBusy,
     BackendError,
