@@ -1,4 +1,4 @@
-"""How a process is started, and why so. Task: the text that the interpreter of a template, or of a recorder, executes."""
+"""How a process is started, and why so. Task: the text that the interpreter of a template, or of a recorder, runs."""
 
 import json
 import os
