@@ -71,7 +71,7 @@ class Heard:
         self._changed.set()
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        raise AssertionError("an upstream link fails the call instead")
+        raise AssertionError("an upstream session fails the call instead")
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         self.failed.append((call, error))
