@@ -135,7 +135,7 @@ def test_a_check_of_a_hostile_server_is_answered_and_holds_up_nobody(target: Gat
 
 def test_what_leads_to_the_gateway_s_data_cannot_be_declared(target: Gateway, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target.data_dir)
-    for path in (target.data_dir, target.data_dir / "homes", target.data_dir.parent, tmp_path / "connection"):
+    for path in (target.data_dir, target.data_dir / "homes", target.data_dir.parent, tmp_path / "link"):
         endpoint = hostile(target, sandbox={"read": [str(path)]})
         check = target.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
         assert check["failure"]["reason"] == "backend_exited", path
@@ -156,7 +156,7 @@ async def test_a_link_in_what_a_backend_may_write_leads_to_nothing_else_when_it_
     for fields in (work, nested):
         endpoint = hostile(target, sandbox={"write": fields["write"]}, cwd=fields["cwd"])
         check = target.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
-        assert "by the connection" in " ".join(check["failure"]["stderr"]), check
+        assert "by the link" in " ".join(check["failure"]["stderr"]), check
 
 
 async def test_a_working_directory_below_the_home_is_made_in_every_tier(target: Gateway) -> None:
