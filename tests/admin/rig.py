@@ -32,12 +32,12 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
-from app.cluster.node_status._process_restart import Restarted
 from app.cluster.node_status.activity import Moment, NodeActivity
-from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
+from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, view_of
 from app.cluster.node_status.limits_use import LimitsUse
 from app.cluster.node_status.listing import NO_USE, Gathered, Listing, Use, Window
 from app.cluster.node_status.problems.problem import Problem, for_tenant
+from app.cluster.node_status.process_restart import Restarted
 from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
@@ -183,7 +183,7 @@ class Node:
     def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
         return self._listing([each for each in self.failed if tenant in (None, each.tenant)], window)
 
-    def use(self, window: Window) -> Listing[TenantUse]:
+    def use(self, _tenant: str | None, window: Window) -> Listing[TenantUse]:
         return Listing(self.used, len(self.used))
 
     def limits_use(self, tenant: str) -> LimitsUse:
@@ -209,25 +209,20 @@ class Node:
     def credential_uses(self, identity: tuple[str, str, str]) -> list[AddressUse]:
         return self.came.get(identity, [])
 
-    def inspect_session(self, tenant: str, asked: InspectionAsked) -> Opened | None:
-        found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
-        return None if found is None else self._opened(tenant, asked, found.backend, found.transport)
+    def inspect_session(self, about: About, _nodes: Sequence[str]) -> Opened | None:
+        found = next((view for view in self.running.get(about.tenant, []) if view.id == about.session), None)
+        if found is None:
+            return None
+        return self.inspect_backend(replace(about, backend=found.backend, transport=found.transport), ())
 
-    def inspect_backend(self, tenant: str, asked: InspectionAsked) -> Opened:
-        return self._opened(tenant, asked, asked.backend, "")
-
-    def _opened(self, tenant: str, asked: InspectionAsked, backend: str, transport: str) -> Opened:
-        about = About(
-            asked.id, tenant, backend, asked.session, transport, asked.payloads, asked.reason, asked.opener,
-            asked.opened_at, asked.ends_at,
-        )  # fmt: skip
+    def inspect_backend(self, about: About, _nodes: Sequence[str]) -> Opened:
         return self.refusal or Opened(view_of(self.looked.open(about, Mask(), lambda member: ()), "n1"))
 
     def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None:
         found = self.looked.find(tenant, inspection)
         return None if found is None or not found.is_open else view_of(found, "n1")
 
-    def inspections(self, tenant: str) -> list[InspectionView]:
+    def inspections(self, tenant: str, _window: Window) -> list[InspectionView]:
         return [view_of(each, "n1") for each in self.looked.of(tenant)]
 
     def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
@@ -253,8 +248,8 @@ class Node:
 
     def add_session(self, tenant: str, name: str, use: Use = NO_USE) -> None:
         view = SessionView(
-            name, tenant, "echo", tenant, "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 2.0, 1.0, "p1",
-            "n1", "cursor", "1.2", "192.0.2.7", use,
+            name, tenant, "echo", tenant, "key", "AAAAAAAA", "cursor", "1.2", "192.0.2.7", "streamable", "open",
+            "2025-11-25", AT, 2.0, 1.0, "p1", "n1", use,
         )  # fmt: skip
         self.running.setdefault(tenant, []).append(view)
 

@@ -71,8 +71,8 @@ LOAD = NodeLoad("", "host", 1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8.0, "new sessions are 
 
 def session(public_id: str, node: str) -> SessionView:
     return SessionView(
-        public_id, "acme", "echo", "acme", "key", "k1", "sse", "open", "2025-11-25", NOW, 2.0, 0.5, "p1", node,
-        "cursor", "1", "192.0.2.1", MIB_USED,
+        public_id, "acme", "echo", "acme", "key", "k1", "cursor", "1", "192.0.2.1", "sse", "open", "2025-11-25", NOW,
+        2.0, 0.5, "p1", node, MIB_USED,
     )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ class Overview:
         self.sent += len(rows)
         return Listing(rows, len(found))
 
-    def use(self, window: Window) -> Listing[TenantUse]:
+    def use(self, _tenant: str | None, window: Window) -> Listing[TenantUse]:
         return Listing([TenantUse("acme", len(self.has), 1, MIB_USED), TenantUse(self.id, 1, 0)], 2)
 
     def limits_use(self, tenant: str) -> LimitsUse:
@@ -276,7 +276,7 @@ async def test_sums_are_those_of_all_nodes_that_answer():
             3,
         )
         a.peers[GONE.id] = GONE
-        found = await a.ask(USE, Window("memory"))
+        found = await a.ask(USE, None, Window("memory"))
         assert found.rows[0] == TenantUse("acme", 3, 2, Use(2 << 20, 5.0, 100.0, 2, 14))
         assert [each.tenant for each in found.rows] == ["acme", A, B]
         assert (found.total, found.silent) == (3, ["gone"])

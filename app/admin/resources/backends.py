@@ -20,12 +20,13 @@ from app.admin._backend_state import (
 )
 from app.admin._conditions import AskedState, tagged
 from app.admin._merge_patch import patched
-from app.admin._paging import AskedPage, OfBackend, RunningPage, WindowQuery
+from app.admin._paging import AskedNewestOfBackend, AskedPage
 from app.admin._route import ResourceRouter
 from app.admin._step_stream import RESPONSES, Check, StepStream, wants_steps
 from app.admin._switches import Switch, switched
+from app.admin._view import add_list
 from app.admin.audit_changes import changes_of_backend
-from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
+from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.schemas.backends import BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.auth.outbound_urls import UrlRefused
@@ -36,7 +37,7 @@ from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, Scope, Selection, is_name
+from app.domain import BackendSpec, Scope, Selection, is_name, views
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.members import flat, plain
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
@@ -253,14 +254,13 @@ async def restart_backend(access: MayManage, backend: BackendName) -> None:
     access.admin.effects.backend_restarted(spec.key)
 
 
-@router.get("/failures")
-async def list_failures(access: MayReadOfAll, asked: AskedPage, backend: OfBackend = "") -> RunningPage[ListedFailure]:
-    """The last failures of the tenant's backends on all nodes, newest first; for platform administrators also of all
-    tenants: `/tenants/-/failures`. Each node keeps ten per backend."""
-    query, who = WindowQuery(asked, "id", backend), access.principal
+def _shown_failure(access: Access, view: FailureView) -> ListedFailure:
+    who = access.principal
     in_full = is_platform_admin(who) or has_scope(who, access.tenant, Scope.TENANT_ADMIN)
-    found = await access.admin.node.ask(FAILURES, access.reach, query.window)
-    return query.page(found, partial(ListedFailure.of, in_full=in_full))
+    return ListedFailure.of(view, in_full=in_full)
+
+
+add_list(router, views.FAILURES, FAILURES, ListedFailure, asked=AskedNewestOfBackend, show=_shown_failure)
 
 
 async def register(access: Access, body: BackendBody) -> BackendSpec:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Self, get_args, get_origin
 
 from msgspec import Meta
@@ -74,21 +74,6 @@ class Answer(BaseModel):
         """With the time when this value was made, which is not shown."""
         self._made = getattr(value, "made", 0)
         return self
-
-
-class UseMembers(BaseModel):
-    """What something uses."""
-
-    resident_bytes: int = Field(description="Of the processes and all their children.")
-    cpu_s: float = Field(description="Of those processes, since their start.")
-    cpu_percent: float | None = Field(description="Over the last seconds; 100 is one core. null: not known yet.")
-    calls: int = Field(description="In flight.")
-    calls_total: int = Field(description="Of the open sessions, since they were opened.")
-
-    @classmethod
-    def of(cls, view: Any) -> Self:
-        """Shows a view, with the members of its `use` among its own."""
-        return cls(**{each.name: getattr(of, each.name) for of in (view, view.use) for each in fields(of)})
 
 
 @dataclass(frozen=True, slots=True)
