@@ -186,7 +186,6 @@ async def change_backend(
                 changed = await _under_its_policy(access, changed, store)
             else:
                 changed = await store()
-        access.admin.effects.backend_changed(changed)
         access.admin.catalog.used(changed)
     return await _changed(response, changed)
 
@@ -201,7 +200,6 @@ async def delete_backend(access: MayPerhapsManage, backend: BackendName, if_matc
     act = access.act("backend.delete", f"backends/{spec.name}", changes=changes_of_backend(spec, None))
     with if_match.still():
         await access.admin.backends.delete(access.tenant, spec.name, version=if_match.version(spec.version), act=act)
-    access.admin.effects.backend_removed(spec.key)
 
 
 @router.post(
@@ -251,7 +249,6 @@ async def restart_backend(access: MayManage, backend: BackendName) -> None:
     """Ends the backend's sessions and processes and starts new warm ones. Clients can then open new sessions."""
     spec = await find_backend(access, backend)
     await access.admin.audit.append(access.act("backend.restart", f"backends/{spec.name}"))
-    access.admin.effects.backend_restarted(spec.key)
 
 
 def _shown_failure(access: Access, view: FailureView) -> ListedFailure:
@@ -276,9 +273,7 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     spec: BackendSpec = body.value(tenant=access.tenant)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
-    spec = await access.admin.backends.create(access.tenant, spec, act=act)
-    access.admin.effects.backend_changed(spec)
-    return spec
+    return await access.admin.backends.create(access.tenant, spec, act=act)
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:

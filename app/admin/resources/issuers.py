@@ -1,7 +1,6 @@
 """…/issuers, of one tenant: the issuers whose tokens it accepts."""
 
 import secrets
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated
 
@@ -48,7 +47,6 @@ async def create_issuer(access: MayManage, body: IssuerBody, response: Response)
     warnings = await _warnings(access, issuer)
     acts = _acts(access, "issuer.create", None, issuer)
     issuer = await access.admin.issuers.create(access.tenant, issuer, acts=acts)
-    _tell(access, acts)
     response.headers["Location"] = f"/api/v1/tenants/{issuer.tenant}/issuers/{issuer.id}"
     return IssuerMade(**dict(tagged(response, IssuerAnswer.of(issuer))), warnings=warnings)
 
@@ -99,7 +97,6 @@ async def change_issuer(
         acts = _acts(access, "issuer.change", found, changed)
         with if_match.still():
             changed = await access.admin.issuers.replace(access.tenant, changed, acts=acts)
-        _tell(access, acts)
     return IssuerMade(**dict(tagged(response, IssuerAnswer.of(changed))), warnings=warnings)
 
 
@@ -115,7 +112,6 @@ async def delete_issuer(access: MayManage, issuer: IssuerId, if_match: AskedStat
     acts = _acts(access, "issuer.delete", found, None)
     with if_match.still():
         await access.admin.issuers.delete(access.tenant, found.id, version=if_match.version(found.version), acts=acts)
-    _tell(access, acts)
 
 
 async def find_issuer(access: Access, issuer_id: str) -> Issuer:
@@ -231,13 +227,6 @@ def concerned(old: Issuer | None, new: Issuer | None) -> frozenset[str]:
     if old is None or new is None or replace(old, tenants=None) != replace(new, tenants=None):
         return before | after
     return frozenset(each for each in before | after if old.seen_from(each) != new.seen_from(each))
-
-
-def _tell(access: Access, acts: Iterable[Act]) -> None:
-    for act in acts:
-        if act.action != LIST_CHANGED:
-            access.admin.authenticator.forget_issuer(act.tenant, act.detail)
-            access.admin.effects.issuer_changed(act.tenant, act.detail)
 
 
 def _patched(issuer: Issuer, patch: IssuerPatch) -> IssuerBody:

@@ -99,20 +99,12 @@ def _patched(access: Access, spec: BackendSpec, patch: ToolsetPatch) -> BackendS
     return replace(changed, made=spec.made, home=spec.home, off_by_platform=switch.off_by_platform)
 
 
-def _follow(access: Access, old: BackendSpec | None, new: BackendSpec | None) -> None:
-    if new is not None:
-        access.admin.effects.backend_changed(new)
-    elif old is not None:
-        access.admin.effects.backend_removed(old.key)
-
-
 TOOLSET_API = ResourceApi(
     TOOLSETS,
     SCHEMAS,
     Special(
         store=lambda admin: admin.toolsets,
         before=_require_sound,
-        after=_follow,
         merged=_patched,
         shown=ShownToolset,
         show=_shown,

@@ -24,7 +24,7 @@ async def test_a_guide_is_written_shown_changed_and_removed(rig):
     assert stale.status_code == 412
     assert (await rig.ask("DELETE", PATH + "/refunds")).status_code == 204
     assert (await rig.ask("GET", PATH + "/refunds")).status_code == 404
-    assert rig.effects.heard == [("writings_changed", "acme")] * 3
+    assert rig.heard == [("writings", "acme")] * 3
 
 
 @pytest.mark.parametrize(
