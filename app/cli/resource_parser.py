@@ -204,6 +204,12 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(words), []
 
 
+def is_without_dashes(words: Sequence[str], behind: Sequence[str], command_line: Sequence[str]) -> bool:
+    """Whether `backends create NAME COMMAND ARGS` lacks the `--`: the first word behind the name is no member."""
+    is_create = list(words[:2]) == ["backends", "create"] and not command_line
+    return is_create and bool(behind) and "=" not in behind[0] and not behind[0].startswith("-")
+
+
 class _Noun:
     """The commands of one resource, such as `trunkline tenants ...`."""
 
