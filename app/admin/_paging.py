@@ -24,6 +24,7 @@ _T = TypeVar("_T")
 _S = TypeVar("_S", covariant=True)
 _M = TypeVar("_M", bound=BaseModel)
 _R = TypeVar("_R", bound=Ranked)
+_W = TypeVar("_W", bound=Window)
 
 
 class Page(BaseModel, Generic[_M]):
@@ -93,20 +94,14 @@ class PageQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowQuery:
-    """Which page of what runs on all nodes, and in which order."""
+class WindowQuery(Generic[_W]):
+    """Which page of what runs on all nodes, and what each node is asked for."""
 
     asked: PageQuery
-    sort: str
-    backend: str
-
-    @property
-    def window(self) -> Window:
-        """What each node is asked for."""
-        return Window(self.sort, self.asked.after, self.asked.fetch, self.backend)
+    window: _W
 
     def page(self, found: Listing[_R], show: Callable[[_R], _M]) -> RunningPage[_M]:
-        page = self.asked.page(found.rows, lambda row: row.position(self.sort), show)
+        page = self.asked.page(found.rows, lambda row: row.position(self.window.sort), show)
         return RunningPage(**dict(page), total=found.total, silent_nodes=list(found.silent))
 
 
@@ -134,14 +129,24 @@ OfBackend = Annotated[
 ]
 
 
-async def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = "") -> WindowQuery:
+async def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = "") -> WindowQuery[Window]:
     order = asked.after.partition(":")[0] if ":" in asked.after else "id"
     if asked.after and order != sort and order in SORTS:
         raise wrong_cursor(f"this cursor is for another order; send it with sort={order}")
-    return WindowQuery(asked, sort, backend)
+    return WindowQuery(asked, Window(sort, asked.after, asked.fetch, backend))
 
 
-AskedWindow = Annotated[WindowQuery, Depends(_window_query)]
+async def _newest_query(asked: AskedPage) -> WindowQuery[Window]:
+    return WindowQuery(asked, Window("at", asked.after, asked.fetch))
+
+
+async def _newest_of_backend(asked: AskedPage, backend: OfBackend = "") -> WindowQuery[Window]:
+    return WindowQuery(asked, Window("at", asked.after, asked.fetch, backend))
+
+
+AskedWindow = Annotated[WindowQuery[Window], Depends(_window_query)]
+AskedNewest = Annotated[WindowQuery[Window], Depends(_newest_query)]
+AskedNewestOfBackend = Annotated[WindowQuery[Window], Depends(_newest_of_backend)]
 
 
 def wrong_cursor(message: str) -> RequestValidationError:

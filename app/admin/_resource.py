@@ -27,7 +27,6 @@ from app.storage.audit_act import Act
 V = TypeVar("V")
 
 Before = Callable[[Access, V | None, V | None], Awaitable[None]]  # raises where the change may not be
-After = Callable[[Access, V | None, V | None], None]  # what follows from it
 Merged = Callable[[Access, V, Any], V]  # the object with a merge patch
 Show = Callable[[Access, V, Request], Awaitable[BaseModel]]
 
@@ -45,12 +44,11 @@ class Store(Protocol[V]):
 @dataclass(frozen=True)
 class Special(Generic[V]):
     """What is not as with every resource. Changes call `before` with the old and the new object, None where there is
-    none, and `after` once it is stored. `shown` is the answer of one object instead of that of the schemas; it is made
-    by `show`, or by `show_new` for a new object, of which everything is known."""
+    none. `shown` is the answer of one object instead of that of the schemas; it is made by `show`, or by `show_new` for
+    a new object, of which everything is known."""
 
     store: Callable[[AdminContext], Store[V]] | None = None
     before: Before[V] | None = None
-    after: After[V] | None = None
     merged: Merged[V] | None = None
     shown: type[BaseModel] | None = None
     show: Show[V] | None = None
@@ -88,7 +86,6 @@ class ResourceApi(Generic[V]):
         await self._allow(access, None, value)
         act = self._act(access, "create", None, value)
         value = await self._store(access.admin).create(access.tenant, value, act=act)
-        self._follow(access, None, value)
         response.headers["Location"] = f"/api/v1/tenants/{access.tenant}/{self._target(value)}"
         return await self._told(access, value, request, response, is_new=True)
 
@@ -114,7 +111,6 @@ class ResourceApi(Generic[V]):
             act = self._act(access, "change", found, changed, " ".join(sorted(patch.model_fields_set)))
             with if_match.still():
                 changed = await self._store(access.admin).replace(access.tenant, changed, act=act)
-            self._follow(access, found, changed)
         return await self._told(access, changed, request, response)
 
     async def delete(self, access: Access, name: str, if_match: IfMatch) -> None:
@@ -126,7 +122,6 @@ class ResourceApi(Generic[V]):
         with if_match.still():
             version = if_match.version(found.version)
             await self._store(access.admin).delete(access.tenant, name, version=version, act=act)
-        self._follow(access, found, None)
 
     async def find(self, access: Access, name: str) -> V:
         """Raises NotFound."""
@@ -152,10 +147,6 @@ class ResourceApi(Generic[V]):
     async def _allow(self, access: Access, old: V | None, new: V | None) -> None:
         if self._special.before is not None:
             await self._special.before(access, old, new)
-
-    def _follow(self, access: Access, old: V | None, new: V | None) -> None:
-        if self._special.after is not None:
-            self._special.after(access, old, new)
 
     async def _told(
         self, access: Access, value: V, request: Request, response: Response, *, is_new: bool = False

@@ -22,8 +22,8 @@ from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.problems.problem import Problem
 from app.cluster.node_status.question import Nodes
 from app.cluster.node_status.views import NodeStatus
-from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, Tenant, is_name
-from app.errors import Conflict, Disabled, Forbidden, InvalidRequest, NotFound
+from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, is_name
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
 from app.limits.loop_shares import LoopShares
@@ -45,37 +45,6 @@ from app.storage.tools.toolsets import ToolsetRepository
 from app.telemetry.call_history.kept import CallArchive
 
 T = TypeVar("T")
-
-
-class NodeEffects(Protocol):
-    """Is told of stored changes. The methods start what has to be done, return at once and do not raise."""
-
-    def tenant_changed(self, tenant: Tenant) -> None:
-        """It has other limits, or was switched off or on."""
-
-    def tenant_removed(self, tenant: str) -> None:
-        """Its backends and keys are gone too: end its sessions and processes."""
-
-    def backend_changed(self, spec: BackendSpec) -> None:
-        """It was created or changed: start no more processes of older versions."""
-
-    def backend_removed(self, key: tuple[str, str]) -> None:
-        """End its sessions and processes."""
-
-    def backend_restarted(self, key: tuple[str, str]) -> None:
-        """Nothing was stored: end its sessions and replace its warm processes."""
-
-    def writings_changed(self, tenant: str) -> None:
-        """A guide or a recipe of the tenant was written, changed or removed: open sessions of its toolsets follow."""
-
-    def key_revoked(self, identity: tuple[str, str, str]) -> None:
-        """End the sessions of the key. The authenticator has forgotten it already."""
-
-    def principal_changed(self, identity: tuple[str, str, str], off: Disabled | None) -> None:
-        """A key or a principal was switched `off`: end its sessions; or it was switched on again."""
-
-    def issuer_changed(self, tenant: str, issuer: str) -> None:
-        """It was created, changed or removed: end its sessions. The authenticator has forgotten it already."""
 
 
 class NodeView(Nodes, Protocol):
@@ -154,7 +123,6 @@ class AdminContext:
     check_upstream: Callable[[str], object]  # likewise, for the URL of a backend
     issuer_check: IssuerCheck
     authenticator: Authenticator
-    effects: NodeEffects
     now: Callable[[], datetime]
     audit: AuditLog
     node: NodeView

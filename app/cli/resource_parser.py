@@ -19,7 +19,7 @@ from app.cli.usage.options import (
     tenant_or_all,
     whole_number,
 )
-from app.domain import DEFAULT_TENANT
+from app.domain import DEFAULT_TENANT, views
 
 MAX_EXPIRY_DAYS = 3650
 LISTED = 1000
@@ -188,16 +188,11 @@ def add_resource_commands(commands: Commands) -> None:
     _add_inspection_verbs(_Noun(commands, nouns.INSPECTIONS, "list, show and close inspections of sessions"))
 
     processes = _Noun(commands, nouns.PROCESSES, "list and restart backend processes")
-    processes.add_list("list backend processes")
+    processes.add_list(views.PROCESSES.help)
     text = "stop one process, so that another takes its place"
     processes.add("restart", "app.cli.resources.restart_process", text, "its id in the list; not its pid")
 
-    for resource, text in (
-        (nouns.USE, "list what each tenant uses"),
-        (nouns.FAILURES, "list recent failures of backends"),
-        (nouns.NODES, "list the gateway's nodes"),
-        (nouns.AUDIT, "list administrative changes, newest first"),
-    ):
+    for resource, text in nouns.LISTS:
         _Noun(commands, resource, text).add_list(text)
 
 
@@ -207,6 +202,12 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
         position = list(words).index("--")
         return list(words[:position]), list(words[position + 1 :])
     return list(words), []
+
+
+def is_without_dashes(words: Sequence[str], behind: Sequence[str], command_line: Sequence[str]) -> bool:
+    """Whether `backends create NAME COMMAND ARGS` lacks the `--`: the first word behind the name is no member."""
+    is_create = list(words[:2]) == ["backends", "create"] and not command_line
+    return is_create and bool(behind) and "=" not in behind[0] and not behind[0].startswith("-")
 
 
 class _Noun:
@@ -234,7 +235,7 @@ class _Noun:
                 verb.add_argument("--data-dir", metavar="DIR", help=data_dir_help)
         elif resource is nouns.AUDIT:
             verb.add_argument("--tenant", type=name_of("tenant"), help="default: all, for platform administrators")
-        elif resource in (nouns.SESSIONS, nouns.PROCESSES, nouns.FAILURES) and name == "list":
+        elif resource.of_all and name == "list":
             verb.add_argument("--tenant", type=tenant_or_all, default=DEFAULT_TENANT, help="default: default; - is all")
         elif resource.of_tenant:
             verb.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")

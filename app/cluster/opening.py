@@ -82,6 +82,6 @@ async def open_routing(  # noqa: PLR0913 - once, of plain values
                 raise SettingsError(OTHER_KEY)
             store = RedisStore(redis, seal, errors, patience_s=claim_wait_s)
             journals = RedisJournalStore(for_journals)
-            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node, errors))
+            yield Routing(node, url, store, journals, credentials, peers, redis, Notices(redis, seal, node))
     finally:
         await peers.aclose()

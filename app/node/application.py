@@ -85,7 +85,6 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         check_upstream=policy_of(settings).check,
         issuer_check=credentials.issuer_check,
         authenticator=credentials.authenticator,
-        effects=gateway.effects,
         now=_now,
         switches=records.switches,
         due=DueRepository(records.database),

@@ -145,7 +145,6 @@ async def _register(gateway: Gateway) -> BackendSpec:
         spec = replace(known, command=sys.executable, args=_command(), enabled=True)
         if spec != known:
             spec = await backends.replace(DEFAULT_TENANT, spec, act=_act("backend.change", path))
-    gateway.effects.backend_changed(spec)
     return spec
 
 

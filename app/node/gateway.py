@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from app import __version__
-from app.cluster.change_propagation import ChangePropagation
+from app.cluster.changes import Changes
 from app.cluster.cluster_rates import SCRIPT as RATES
 from app.cluster.cluster_rates import ClusterRates
 from app.cluster.cluster_use import ClusterUse
@@ -61,7 +61,7 @@ class Gateway:
     routes: Routes
     sessions: Sessions
     membership: Membership
-    effects: ChangePropagation
+    changes: Changes
     passing: Passing
     tracer: Tracer | None
 
@@ -104,8 +104,7 @@ class Gateway:
         if self.routing.notices is not None:
             with anyio.move_on_after(LAST_WORDS_S):
                 await self.membership.heartbeat.beat()
-                self.effects.node_leaving(self.routing.node)
-                await self.routing.notices.flush(LAST_WORDS_S)
+                await self.routing.notices.say_leaving()
 
     async def drain(self, seconds: float) -> int:
         """Ends this node's sessions, handing over those that can continue elsewhere, and leaves the other nodes.
@@ -123,8 +122,7 @@ class Gateway:
             cut_off = await registry.drain(seconds)
             tasks.cancel_scope.cancel()
         await ownership.flush(LAST_WORDS_S)
-        self.effects.node_leaving(self.routing.node)
-        await self.routing.notices.flush(LAST_WORDS_S)
+        await self.routing.notices.say_leaving()
         await self.membership.heartbeat.leave()
         return cut_off
 
@@ -169,8 +167,9 @@ async def open_gateway(
             local, find, records.backends, records.tenants, records.keys, records.issuers, records.switches
         )
         leaves = partial(node_leaves, routes=routes, membership=membership)
-        effects = ChangePropagation(local, reconciler, records.trail, routes.routing.notices, leaves)
-        parts = (records, credentials, processes, routes, sessions, membership, effects)
+        changes = Changes(local, reconciler, records.trail, routes.routing.notices, leaves)
+        records.database.after_commits(changes.committed)
+        parts = (records, credentials, processes, routes, sessions, membership, changes)
         gateway = Gateway(settings, metrics, *parts, Passing(), tracer)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
@@ -193,7 +192,7 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
         "end what has expired": authenticator.run,
         "watch the database": gateway.records.watch.run,
         "heartbeat": membership.heartbeat.run,
-        "follow changes": gateway.effects.run,
+        "follow changes": gateway.changes.run,
     }
     others: dict[str, Job] = {
         "save when keys were used": partial(flush_for_ever, authenticator),

@@ -14,7 +14,7 @@ from app.storage.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A recorded act. Ids grow with time. `left_out` is the number of changes that did not fit."""
+    """A recorded act. Ids grow in the order of commits. `left_out` is the number of changes that did not fit."""
 
     id: int
     act: Act

@@ -8,22 +8,21 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import anyio
 from sqlalchemy import select
 
 from app.errors import GatewayError
 from app.storage._tables import audit
 from app.storage.audit import AuditEntry, entry_of
+from app.storage.audit_act import Act
 from app.storage.engine import Database
 
-POLL_S = 1.0
-MAX_NEW = 1000  # in one look; a node that is further behind reloads everything
+MAX_NEW = 1000  # in one look; a node that is further behind compares everything
 
 log = logging.getLogger(__name__)
 
 
 class AuditFollower:
-    """Reads the trail every POLL_S."""
+    """A place in the trail."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database, self._clock = database, clock
@@ -31,39 +30,26 @@ class AuditFollower:
         self._read_at = -math.inf
 
     def age_s(self) -> float:
-        """How long ago the last complete look began."""
+        """How long ago the last look that succeeded began."""
         return self._clock() - self._read_at
 
-    async def run(self, heard: Callable[[Sequence[AuditEntry]], None], lost: Callable[[], None]) -> None:
-        """Passes new acts to `heard`; calls `lost` where some may have been missed, first at the start."""
-        while True:
-            try:
-                await self.look(heard, lost)
-            except GatewayError:
-                log.debug("Could not read the audit trail; will retry")
-            except Exception:
-                log.exception("Could not follow the audit trail; reloading everything")
-                self._last = None  # it has entries that nobody was told of
-            await anyio.sleep(POLL_S)
-
-    async def look(self, heard: Callable[[Sequence[AuditEntry]], None], lost: Callable[[], None]) -> None:
-        """Reads once. After StorageUnavailable nothing is lost: call it again."""
-        began = self._clock()
-        new = None if self._last is None else await self._after(self._last)
-        if new is None:
-            if self._last is not None:
+    async def new(self) -> Sequence[Act] | None:
+        """What was committed since the last call; None where some of it may be missing, first at the start: then the
+        place is the end of the trail. Raises StorageUnavailable: nothing is lost, call it again."""
+        began, last, self._last = self._clock(), self._last, None
+        try:
+            found = None if last is None else await self._after(last)
+            if found is None and last is not None:
                 log.warning(
                     "The audit trail lacks entries that it had (a failover, a restored backup), or has too many new "
-                    "ones; reloading everything"
+                    "ones; comparing everything"
                 )
-            self._last = None
-            self._last = await self._end()
-            self._read_at = began
-            lost()
-            return
-        self._last, self._read_at = new[-1:] or self._last, began
-        if new:
-            heard(new)
+            self._last = await self._end() if found is None else found[-1:] or last
+        except GatewayError:
+            self._last = last
+            raise
+        self._read_at = began
+        return None if found is None else [entry.act for entry in found]
 
     async def _after(self, last: Sequence[AuditEntry]) -> Sequence[AuditEntry] | None:
         """All later entries; None if the last one is not there any more, or too many are later: the trail was replaced

@@ -5,7 +5,7 @@ Everything that only one of the two databases needs is in this file, in health/ 
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -52,7 +52,12 @@ _POSTGRESQL = {
 }
 
 _T = TypeVar("_T")
+_Committed = Callable[[Sequence[Act]], Awaitable[None]]
 _Take = Callable[[CursorResult[Any]], _T]
+
+
+async def _ignore(acts: Sequence[Act]) -> None:
+    """Nobody is to be told."""
 
 
 class _NoTurn(StorageUnavailable):
@@ -88,6 +93,7 @@ class Database:
         # SQLite always finishes; a server, or the network, can hang.
         self._answer_within_s = math.inf if is_sqlite else ANSWER_S
         self.refused: StorageUnavailable | None = None  # the last change that failed; DatabaseWatch takes it back
+        self._committed: _Committed = _ignore
         # A server can refuse some changes only: for a permission, a lock, or the disk of one table.
         self.trial_tells_all = is_sqlite
 
@@ -147,6 +153,12 @@ class Database:
                 hint = "It may have been: look at the object, or at the audit trail, before you try again."
                 raise StorageUnavailable(UNCERTAIN, hint=hint) from error.__cause__
             raise
+        if written := [act for act in acts if act is not None]:
+            await self._committed(written)
+
+    def after_commits(self, committed: _Committed) -> None:
+        """Has this called after each `write` with acts, before its caller goes on."""
+        self._committed = committed
 
     def forget_refusal(self) -> None:
         """Changes succeed again, as far as is known."""

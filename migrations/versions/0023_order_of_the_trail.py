@@ -21,7 +21,7 @@ def upgrade() -> None:
         return
     op.execute(
         "CREATE FUNCTION audit_in_turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "PERFORM set_config('idle_in_transaction_session_timeout', '1s', true); "
+        "PERFORM set_config('idle_in_transaction_session_timeout', '2s', true); "
         "PERFORM pg_advisory_xact_lock(TG_RELID::bigint); RETURN NULL; END $$"
     )
     op.execute(

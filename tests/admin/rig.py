@@ -32,12 +32,13 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
-from app.cluster.node_status._process_restart import Restarted
+from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity
-from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen, view_of
+from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, view_of
 from app.cluster.node_status.limits_use import LimitsUse
 from app.cluster.node_status.listing import NO_USE, Gathered, Listing, Use, Window
 from app.cluster.node_status.problems.problem import Problem, for_tenant
+from app.cluster.node_status.process_restart import Restarted
 from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
@@ -51,7 +52,7 @@ from app.cluster.node_status.views import (
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
-from app.errors import Conflict, Disabled
+from app.errors import Conflict
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.loop_shares import LoopShares
@@ -79,41 +80,6 @@ from app.telemetry.capture.masking import Mask
 from app.telemetry.metrics import Metrics
 from tests.auth.test_jwks import Host
 from tests.databases import migrate
-
-
-@dataclass
-class Effects:
-    """Keeps what a node would have been told."""
-
-    heard: list[tuple[str, Any]] = field(default_factory=list)
-
-    def tenant_changed(self, tenant: Tenant) -> None:
-        self.heard.append(("tenant_changed", tenant))
-
-    def tenant_removed(self, tenant: str) -> None:
-        self.heard.append(("tenant_removed", tenant))
-
-    def backend_changed(self, spec: BackendSpec) -> None:
-        self.heard.append(("backend_changed", spec))
-
-    def backend_removed(self, key: tuple[str, str]) -> None:
-        self.heard.append(("backend_removed", key))
-
-    def backend_restarted(self, key: tuple[str, str]) -> None:
-        self.heard.append(("backend_restarted", key))
-
-    def writings_changed(self, tenant: str) -> None:
-        self.heard.append(("writings_changed", tenant))
-
-    def key_revoked(self, identity: tuple[str, str, str]) -> None:
-        self.heard.append(("key_revoked", identity))
-
-    def principal_changed(self, identity: tuple[str, str, str], off: Disabled | None) -> None:
-        self.heard.append(("principal_changed", (identity, None if off is None else str(off))))
-
-    def issuer_changed(self, tenant: str, issuer: str) -> None:
-        self.heard.append(("issuer_changed", (tenant, issuer)))
-
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TWICE = Method(((Step("one", "echo_say"),), (Step("two", "echo_say"),)))
@@ -183,7 +149,7 @@ class Node:
     def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
         return self._listing([each for each in self.failed if tenant in (None, each.tenant)], window)
 
-    def use(self, window: Window) -> Listing[TenantUse]:
+    def use(self, _tenant: str | None, window: Window) -> Listing[TenantUse]:
         return Listing(self.used, len(self.used))
 
     def limits_use(self, tenant: str) -> LimitsUse:
@@ -209,25 +175,20 @@ class Node:
     def credential_uses(self, identity: tuple[str, str, str]) -> list[AddressUse]:
         return self.came.get(identity, [])
 
-    def inspect_session(self, tenant: str, asked: InspectionAsked) -> Opened | None:
-        found = next((view for view in self.running.get(tenant, []) if view.id == asked.session), None)
-        return None if found is None else self._opened(tenant, asked, found.backend, found.transport)
+    def inspect_session(self, about: About, _nodes: Sequence[str]) -> Opened | None:
+        found = next((view for view in self.running.get(about.tenant, []) if view.id == about.session), None)
+        if found is None:
+            return None
+        return self.inspect_backend(replace(about, backend=found.backend, transport=found.transport), ())
 
-    def inspect_backend(self, tenant: str, asked: InspectionAsked) -> Opened:
-        return self._opened(tenant, asked, asked.backend, "")
-
-    def _opened(self, tenant: str, asked: InspectionAsked, backend: str, transport: str) -> Opened:
-        about = About(
-            asked.id, tenant, backend, asked.session, transport, asked.payloads, asked.reason, asked.opener,
-            asked.opened_at, asked.ends_at,
-        )  # fmt: skip
+    def inspect_backend(self, about: About, _nodes: Sequence[str]) -> Opened:
         return self.refusal or Opened(view_of(self.looked.open(about, Mask(), lambda member: ()), "n1"))
 
     def confirm_inspection(self, tenant: str, inspection: str) -> InspectionView | None:
         found = self.looked.find(tenant, inspection)
         return None if found is None or not found.is_open else view_of(found, "n1")
 
-    def inspections(self, tenant: str) -> list[InspectionView]:
+    def inspections(self, tenant: str, _window: Window) -> list[InspectionView]:
         return [view_of(each, "n1") for each in self.looked.of(tenant)]
 
     def inspected(self, tenant: str, inspection: str, after: int, limit: int) -> Seen | None:
@@ -253,8 +214,8 @@ class Node:
 
     def add_session(self, tenant: str, name: str, use: Use = NO_USE) -> None:
         view = SessionView(
-            name, tenant, "echo", tenant, "key", "AAAAAAAA", "streamable", "open", "2025-11-25", AT, 2.0, 1.0, "p1",
-            "n1", "cursor", "1.2", "192.0.2.7", use,
+            name, tenant, "echo", tenant, "key", "AAAAAAAA", "cursor", "1.2", "192.0.2.7", "streamable", "open",
+            "2025-11-25", AT, 2.0, 1.0, "p1", "n1", use,
         )  # fmt: skip
         self.running.setdefault(tenant, []).append(view)
 
@@ -344,7 +305,7 @@ class Rig:
 
     app: FastAPI
     admin: AdminContext
-    effects: Effects
+    heard: list[tuple[str, ...]]  # what nodes would look at, after changes
     ready: Ready
     node: Node
     idp: Host  # of every issuer
@@ -424,7 +385,7 @@ def filled_file() -> bytes:
 @asynccontextmanager
 async def open_rig(url: str) -> AsyncIterator[Rig]:
     """On a database that is empty, or filled."""
-    database, metrics, maker, effects = Database(url), Metrics("test"), KeyMaker(b"s" * 32), Effects()
+    database, metrics, maker = Database(url), Metrics("test"), KeyMaker(b"s" * 32)
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
@@ -450,7 +411,6 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         check_upstream=Policy((), "TRUNKLINE_UPSTREAM_ALLOW").check,
         issuer_check=check,
         authenticator=authenticator,
-        effects=effects,
         now=_now,
         audit=AuditLog(database),
         node=cast("Any", node),
@@ -466,7 +426,14 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     app.state.health = health.Health(ready, metrics.registry)
     with suppress(Conflict):  # they are there
         await fill(database)
-    rig = Rig(app, context, effects, ready, node, idp, offers)
+    heard = list[tuple[str, ...]]()
+
+    async def committed(acts: Sequence[Act]) -> None:
+        heard.extend((affected.kind, *affected.about) for affected in filter(None, map(affected_by, acts)))
+        authenticator.forget_everything()
+
+    database.after_commits(committed)
+    rig = Rig(app, context, heard, ready, node, idp, offers)
     rig.root = await rig.key("default", "platform:admin")
     try:
         yield rig

@@ -102,7 +102,7 @@ async def test_another_tenant_is_answered_like_an_unknown_one_byte_for_byte(unto
     assert other.status_code == 404
     assert other.content == unknown.content == malformed.content
     assert other.headers == unknown.headers == malformed.headers
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 @over(("method", "path"), OF_AN_OBJECT)
@@ -119,7 +119,7 @@ async def test_an_object_of_another_tenant_is_not_found_under_ones_own_byte_for_
         assert other.status_code == 404 or (key != untouched.root and other.status_code == 403)
         assert other.content == unknown.content == odd.content
         assert other.headers == unknown.headers == odd.headers
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 async def _has_echo(rig: Rig) -> bool:
@@ -172,7 +172,7 @@ async def test_a_database_that_is_away_is_503_and_nothing_happens(untouched, met
         if answer.status_code == 503:
             assert answer.json()["reason"] == "storage_unavailable"
             assert int(answer.headers["Retry-After"]) >= 1
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 @pytest.mark.parametrize("path", ["/api/v1/tenants/acme/backends", "/api/v1/tenants/acme/backends/echo"])
@@ -182,7 +182,7 @@ async def test_a_tenant_administrator_reads_backends_and_registers_none(untouche
     body = {"command": "/bin/sh"}
     for method, sent in (("POST", {"name": "sh", **body}), ("PATCH", body), ("DELETE", None)):
         assert (await untouched.ask(method, path, sent, key=admin)).status_code in (403, 405)
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 async def test_a_platform_key_smuggled_into_another_tenant_opens_nothing(untouched):

@@ -84,7 +84,7 @@ async def test_by_changing_limits_or_commands(rig):
         assert (await rig.ask("PATCH", "/api/v1/tenants/acme" + path, body, key=admin)).status_code == 403
     body = {"name": "sh", "command": "/bin/sh"}
     assert (await rig.ask("POST", "/api/v1/tenants/acme/backends", body, key=admin)).status_code == 403
-    assert rig.effects.heard == []
+    assert rig.heard == []
 
 
 async def test_by_repeating_what_somebody_else_did(rig):

@@ -4,36 +4,27 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import anyio
 import httpx2
+import msgspec
 import pytest
 
-from app.backends.failures import Affected, BackendFailure
 from app.cluster import all_nodes
 from app.cluster.all_nodes import AllNodes
 from app.cluster.node_status.found_calls import group_calls
 from app.cluster.node_status.limits_use import LimitsUse, added
 from app.cluster.node_status.listing import MAX_ROWS, CallWindow, Gathered, Listing, Use, Window
-from app.cluster.node_status.overview import NodeOverview
-from app.cluster.node_status.question import Question, each_one
 from app.cluster.node_status.questions import (
-    BACKENDS,
-    CREDENTIAL_USES,
     END_SESSION,
-    FAILURES,
-    LIMITS_USE,
     QUESTIONS,
     SESSIONS,
     STDERR,
     USE,
 )
 from app.cluster.node_status.views import (
-    AddressUse,
-    BackendRunning,
-    FailureView,
     NodeLoad,
     NodeStatus,
     SessionView,
@@ -65,20 +56,14 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MIB_USED = Use(1 << 20, 2.5, 50.0, 1, 7)
-HOLDER = ("acme", "https://idp.example.com/?a=1&b=2", "Zoë & sons")
 LOAD = NodeLoad("", "host", 1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8.0, "new sessions are refused")
 
 
 def session(public_id: str, node: str) -> SessionView:
     return SessionView(
-        public_id, "acme", "echo", "acme", "key", "k1", "sse", "open", "2025-11-25", NOW, 2.0, 0.5, "p1", node,
-        "cursor", "1", "192.0.2.1", MIB_USED,
+        public_id, "acme", "echo", "acme", "key", "k1", "cursor", "1", "192.0.2.1", "sse", "open", "2025-11-25", NOW,
+        2.0, 0.5, "p1", node, MIB_USED,
     )  # fmt: skip
-
-
-FAILURE = BackendFailure(
-    "exited", "exit status 3", False, 1, NOW, NOW, "n", affected=(Affected("s1", "acme", "key", "k1"),), stderr=("oh",)
-)
 
 
 @dataclass
@@ -103,28 +88,10 @@ class Overview:
         found = [session(each, self.id) for each in self.has if tenant in (None, "acme")]
         return self._told(found, window)
 
-    def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
-        at = NOW + timedelta(seconds=len(self.has))
-        found = [FailureView("acme", each, replace(FAILURE, at=at, node=self.id)) for each in self.has]
-        return self._told(found, window)
-
     def _told(self, found: list[Any], window: Window) -> Listing[Any]:
         rows = window.first(found, lambda row: row.position(window.sort))
         self.sent += len(rows)
         return Listing(rows, len(found))
-
-    def use(self, window: Window) -> Listing[TenantUse]:
-        return Listing([TenantUse("acme", len(self.has), 1, MIB_USED), TenantUse(self.id, 1, 0)], 2)
-
-    def limits_use(self, tenant: str) -> LimitsUse:
-        return LimitsUse(len(self.has), 2, 1, 1 << 20, (("alice", len(self.has)), (self.id, 1)))
-
-    def backends(self, tenant: str, first: str, last: str) -> list[BackendRunning]:
-        failures = () if first != last else (FAILURE,)
-        return [BackendRunning(name="echo", node=self.id, warm=2, failures=failures)] if first <= "echo" <= last else []
-
-    def credential_uses(self, identity: tuple[str, str, str]) -> list[AddressUse]:
-        return [AddressUse("192.0.2.1", 7, NOW, NOW, self.id)] if identity == HOLDER else []
 
     def end_session(self, tenant: str, public_id: str) -> bool:
         if tenant != "acme" or public_id not in self.has:
@@ -138,23 +105,6 @@ class Overview:
 
     def call_groups(self, tenant: str | None, window: CallWindow, by: str) -> list[CallGroup]:
         return [CallGroup("ok", count=1)]
-
-
-@dataclass(frozen=True)
-class Nap:
-    """A made-up row."""
-
-    node: str
-    seconds: float
-
-
-def naps(node: NodeOverview, longer_than: float) -> list[Nap]:
-    """A made-up question: all that it needs is a function of one node."""
-    found: Any = node
-    return [Nap(found.id, seconds) for seconds in map(float, found.has) if seconds > longer_than]
-
-
-NAPS = Question(naps, each_one)
 
 
 def at_node(name: str) -> Any:
@@ -177,8 +127,8 @@ class Node:
         self.peers: dict[str, NodeRecord] = {}
         self.departed: dict[str, NodeRecord] = {}
         own, mine = cast("Any", self.overview), credentials(node_id, key)
-        self.client, questions = PeerClient(mine), (*QUESTIONS, NAPS)
-        self.all = AllNodes(own, self.peers.values, self.client, departed=self.departed.values, questions=questions)
+        self.client = PeerClient(mine)
+        self.all = AllNodes(own, self.peers.values, self.client, departed=self.departed.values)
         self.ask = self.all.ask
         self.inside = PeerRequests(mine, self.all.answer, LateHeads(), max_body_bytes=1000)
 
@@ -225,12 +175,10 @@ async def others(asking: Node, *asked: Node) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_question_is_a_function_of_one_node_and_its_rows_travel():
-    a, b = Node(A, "1", "3"), Node(B, "2")
-    async with others(a, b):
-        a.peers[GONE.id] = GONE
-        found = await a.ask(NAPS, 1.5)
-    assert found == Gathered([[Nap(A, 3.0)], [Nap(B, 2.0)]], ["gone"], [A, B, "gone"])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.name)
+def test_what_is_asked_and_answered_can_travel(question: Any):
+    for kind in question._types:
+        msgspec.msgpack.Decoder(kind)
 
 
 async def test_lists_are_of_all_nodes_in_order():
@@ -264,32 +212,21 @@ async def test_a_node_sends_no_more_rows_than_a_page_has():
         assert b.overview.sent <= MAX_ROWS
 
 
-async def test_sums_are_those_of_all_nodes_that_answer():
-    a, b = Node(A, "s1"), Node(B, "s2", "s3")
-    async with others(a, b):
-        use = added((await a.ask(LIMITS_USE, "acme")).rows)
-        assert (use.sessions, use.processes, use.in_flight, use.memory_bytes, use.sessions_of_one) == (
-            3,
-            4,
-            2,
-            2 << 20,
-            3,
-        )
-        a.peers[GONE.id] = GONE
-        found = await a.ask(USE, Window("memory"))
-        assert found.rows[0] == TenantUse("acme", 3, 2, Use(2 << 20, 5.0, 100.0, 2, 14))
-        assert [each.tenant for each in found.rows] == ["acme", A, B]
-        assert (found.total, found.silent) == (3, ["gone"])
+NODES = ((1, A), (2, B))
 
 
-async def test_failures_of_all_nodes_come_newest_first():
-    a, b = Node(A, "s1"), Node(B, "s2", "s3")
-    async with others(a, b):
-        found = await a.ask(FAILURES, None, Window(limit=2))
-        assert ({row.failure.node for row in found.rows}, found.total) == ({B}, 3)
-        found = await a.ask(FAILURES, None, Window(after=found.rows[-1].position("id")))
-        assert [row.backend for row in found.rows] == ["s1"]
-        assert found.rows[0].failure.stderr == ("oh",)
+def test_sums_are_those_of_all_nodes_that_answer():
+    uses = [LimitsUse(each, 2, 1, 1 << 20, (("alice", each), (node, 1))) for each, node in NODES]
+    use = added(uses)
+    assert (use.sessions, use.processes, use.in_flight, use.memory_bytes) == (3, 4, 2, 2 << 20)
+    assert use.sessions_of_one == 3
+    told = [
+        Listing([TenantUse("acme", each, 1, MIB_USED), TenantUse(node, 1, 0)], 2) for each, node in ((1, A), (2, B))
+    ]
+    found = USE.merge(Gathered(told, ["gone"]), None, Window("memory"))
+    assert found.rows[0] == TenantUse("acme", 3, 2, Use(2 << 20, 5.0, 100.0, 2, 14))
+    assert [each.tenant for each in found.rows] == ["acme", A, B]
+    assert (found.total, found.silent) == (3, ["gone"])
 
 
 async def test_nodes_are_shown_with_address_and_load_and_silent_ones_without():
@@ -318,16 +255,6 @@ async def test_all_that_is_known_of_nodes_is_asked_for_at_once():
         with anyio.fail_after(30):
             _, silent = await a.all.statuses()
     assert silent.load is None
-
-
-async def test_what_is_asked_for_may_have_any_letters():
-    a, b = Node(A), Node(B)
-    async with others(a, b):
-        found = await a.ask(CREDENTIAL_USES, HOLDER)
-        assert found.rows == [AddressUse("192.0.2.1", 7, NOW, NOW, each) for each in (A, B)]
-        assert (await a.ask(CREDENTIAL_USES, ("acme", "key", "k1"))).rows == []
-        failures = [each.failures for each in (await a.ask(BACKENDS, "acme", "echo", "echo")).rows]
-        assert failures == [(FAILURE,), (FAILURE,)]
 
 
 async def test_what_one_node_has_is_found_and_ended_where_it_is():

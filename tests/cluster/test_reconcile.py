@@ -1,25 +1,22 @@
 """Reconciler: what the database says becomes true here, with fakes for both."""
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-import anyio
 import pytest
 
-from app.cluster import reconcile
+from app.cluster._affected import EVERYTHING, Affected, Kind
 from app.cluster.reconcile import Reconciler
-from app.cluster.routing.notice import RESYNC, Kind, Notice
 from app.domain import BackendSpec, Limits, Selection, Tenant
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 
 Identity = tuple[str, str, str]
 
 ECHO = BackendSpec("acme", "echo", "/bin/cat", version=3)
-CHANGED = Notice(Kind.BACKEND_CHANGED, ECHO.key)
-TENANT = Notice(Kind.TENANT_CHANGED, ("acme",))
+CHANGED = Affected(Kind.BACKEND, ECHO.key)
+TENANT = Affected(Kind.TENANT, ("acme",))
 
 
 class Node:
@@ -66,7 +63,7 @@ class Node:
 
 
 class Stores:
-    """All that is stored (for the repositories); answers once `gate` is open."""
+    """All that is stored (for the repositories)."""
 
     def __init__(self) -> None:
         self.specs = {ECHO.key: ECHO}
@@ -74,37 +71,26 @@ class Stores:
         self.valid = {("acme", "good")}
         self.issuers = {("acme", "https://good")}
         self.switched_off = dict[Identity, Disabled]()
-        self.is_away = False
         self.fails_at = 0  # the number of the question that gets no answer
-        self.bug_until = 0  # the number of the question from which on there is no bug
         self.asked: list[Any] = []
-        self.gate = anyio.Event()
-        self.gate.set()
 
-    async def _ask(self, *what: Any) -> None:
+    def _ask(self, *what: Any) -> None:
         self.asked.append(what)
-        if self.is_away or len(self.asked) == self.fails_at:
+        if len(self.asked) == self.fails_at:
             raise StorageUnavailable
-        if len(self.asked) < self.bug_until:
-            raise ZeroDivisionError
-        await self.gate.wait()
 
     async def backend(self, tenant: str, name: str) -> BackendSpec:
-        found = self.specs.get((tenant, name))
-        await self._ask(tenant, name)
-        if found is None:
+        self._ask(tenant, name)
+        if (tenant, name) not in self.specs:
             raise BackendNotFound
-        return found
+        return self.specs[tenant, name]
 
     async def list_warm(self, tenant: str | None = None) -> Sequence[BackendSpec]:
-        await self._ask("warm")
+        self._ask("warm")
         return [spec for spec in self.specs.values() if spec.warm and tenant in (None, spec.tenant)]
 
-    async def off(self, identity: Identity) -> Disabled | None:
-        await self._ask(identity)
-        return self.switched_off.get(identity)
-
     async def off_among(self, identities: Collection[Identity]) -> dict[Identity, Disabled]:
+        self._ask("off")
         return {each: self.switched_off[each] for each in identities if each in self.switched_off}
 
     async def tenants_off(self) -> dict[str, Disabled]:
@@ -112,17 +98,17 @@ class Stores:
         return {tenant.name: Disabled("tenant", tenant.name, tenant.reason) for tenant in off}
 
     async def tenant(self, name: str) -> Tenant:
-        await self._ask(name)
+        self._ask(name)
         if name not in self.tenants:
             raise NotFound
         return self.tenants[name]
 
     async def standing(self, keys: Collection[tuple[str, str]], now: datetime) -> set[tuple[str, str]]:
-        await self._ask(*keys)
+        self._ask(*keys)
         return self.valid & set(keys)
 
     async def issuer(self, tenant: str, issuer: str) -> object | None:
-        await self._ask(tenant, issuer)
+        self._ask(tenant, issuer)
         return object() if (tenant, issuer) in self.issuers else None
 
 
@@ -138,20 +124,13 @@ class Rig:
             _Methods(get=stores.tenant),
             _Methods(standing=stores.standing),
             _Methods(find=stores.issuer),
-            _Methods(off=stores.off, off_among=stores.off_among, tenants_off=stores.tenants_off),
+            _Methods(off_among=stores.off_among, tenants_off=stores.tenants_off),
         )
 
-    async def has_asked(self, count: int) -> None:
-        """Waits until the database was asked so often."""
-        with anyio.fail_after(20):
-            while len(self.stores.asked) < count:
-                await anyio.sleep(0.001)
-
-    async def settle(self) -> list[tuple[Any, ...]]:
-        """Waits until nothing is due; what the node was told."""
-        with anyio.fail_after(20):
-            while self.reconciler._due or self.reconciler._doubtful or self.reconciler._in_hand is not None:
-                await anyio.sleep(0.001)
+    async def compare(self, affected: Affected) -> list[tuple[Any, ...]]:
+        """Compares this, and what else is to be compared then; what the node was told."""
+        for each in await self.reconciler.compare(affected):
+            assert await self.reconciler.compare(each) == ()
         told, self.node.told = self.node.told, []
         return told
 
@@ -161,30 +140,22 @@ def _Methods(**methods: Any) -> Any:  # noqa: N802 - stands for a class
 
 
 @pytest.fixture
-async def rig(monkeypatch):
-    monkeypatch.setattr(reconcile, "RETRY_S", 0.01)
-    rig = Rig()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(rig.reconciler.run)
-        yield rig
-        tasks.cancel_scope.cancel()
+def rig() -> Rig:
+    return Rig()
 
 
 async def test_a_backend_is_read_again_and_configured(rig):
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == [("backend_changed", ECHO)]
+    assert await rig.compare(CHANGED) == [("backend_changed", ECHO)]
 
 
 async def test_one_that_is_known_as_it_is_stays_undisturbed(rig):
     rig.node.known[ECHO.key] = ECHO
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == []
+    assert await rig.compare(CHANGED) == []
 
 
 async def test_one_that_is_gone_is_removed(rig):
     rig.stores.specs.clear()
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == [("backend_removed", ECHO.key)]
+    assert await rig.compare(CHANGED) == [("backend_removed", ECHO.key)]
 
 
 @pytest.mark.parametrize("where", ["known", "sessions"])
@@ -194,20 +165,17 @@ async def test_one_that_was_removed_and_made_again_is_another_one(rig, where):
         rig.node.known[ECHO.key] = before
     else:
         rig.node.sessions = [(before, ("acme", "key", "good"))]
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
+    assert await rig.compare(CHANGED) == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
 
 
 async def test_one_of_a_tenant_that_was_made_anew_is_another_one_whatever_its_version(rig):
     rig.node.sessions = [(replace(ECHO, version=ECHO.version - 1, home="acme.1"), ("acme", "key", "good"))]
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
+    assert await rig.compare(CHANGED) == [("backend_removed", ECHO.key), ("backend_changed", ECHO)]
 
 
 async def test_sessions_of_an_older_version_go_on(rig):
     rig.node.sessions = [(replace(ECHO, version=2), ("acme", "key", "good"))]
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == [("backend_changed", ECHO)]
+    assert await rig.compare(CHANGED) == [("backend_changed", ECHO)]
 
 
 async def test_one_whose_tools_are_chosen_or_pinned_stays_undisturbed(rig):
@@ -215,98 +183,37 @@ async def test_one_whose_tools_are_chosen_or_pinned_stays_undisturbed(rig):
     shown = replace(ECHO, selection=Selection(include=("say",)), pin="block")
     rig.stores.specs[ECHO.key] = shown
     rig.node.known[ECHO.key], rig.node.sessions = ECHO, [(shown, ("acme", "key", "good"))]
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == []
+    assert await rig.compare(CHANGED) == []
 
 
-async def test_a_tenant_is_read_again(rig):
-    rig.reconciler.add(TENANT)
-    assert await rig.settle() == [("tenant_changed", Tenant("acme", Limits(sessions=7)))]
-    rig.stores.tenants.clear()
-    rig.reconciler.add(TENANT)
-    assert await rig.settle() == [("tenant_removed", "acme")]
-
-
-async def test_what_a_tenant_keeps_warm_is_looked_up_when_it_is_on_again_and_not_else(rig):
+async def test_a_tenant_is_read_again_with_what_it_keeps_warm(rig):
+    """That was stopped if the tenant was off."""
     warm = replace(ECHO, name="warm", warm=1)
     rig.stores.specs[warm.key] = warm
-    rig.node.off = {"acme"}
-    rig.reconciler.add(TENANT)
-    told = await rig.settle()
-    assert told == [("tenant_changed", rig.stores.tenants["acme"]), ("backend_changed", warm)]
-    rig.node.off = set()
-    rig.reconciler.add(TENANT)
-    assert await rig.settle() == [("tenant_changed", rig.stores.tenants["acme"])]
-    rig.reconciler.came_back("acme")
-    rig.stores.fails_at = len(rig.stores.asked) + 2  # the look at what is warm
-    await rig.settle()
-    assert rig.stores.asked[-2:] == [("warm",), warm.key]
+    assert await rig.compare(TENANT) == [
+        ("tenant_changed", Tenant("acme", Limits(sessions=7))),
+        ("backend_changed", warm),
+    ]
+    rig.stores.fails_at = len(rig.stores.asked) + 2
+    with pytest.raises(StorageUnavailable):
+        await rig.compare(TENANT)
+    assert rig.node.told == [], "it may not count as switched on before what it keeps warm is known"
+    rig.stores.tenants.clear()
+    assert await rig.compare(TENANT) == [("tenant_removed", "acme")]
 
 
-async def test_one_that_is_off_and_on_again_while_that_is_looked_up_is_looked_up_again(rig):
-    """The answer is late, and from when it was off: what it keeps warm would not be started."""
-    warm, is_asked, may_answer = replace(ECHO, warm=1), anyio.Event(), anyio.Event()
-    answers: list[list[BackendSpec]] = [[]]
-    rig.stores.specs[ECHO.key] = warm
-
-    async def list_warm(tenant):
-        if not answers:
-            return [warm]
-        is_asked.set()
-        await may_answer.wait()
-        return answers.pop()
-
-    rig.reconciler._backends = _Methods(list_warm=list_warm)
-    rig.reconciler.came_back("acme")
-    with anyio.fail_after(5):
-        await is_asked.wait()
-    rig.reconciler.came_back("acme")
-    may_answer.set()
-    assert ("backend_changed", warm) in await rig.settle()
+async def test_keys_and_principals_are_looked_up(rig):
+    alice, key = ("acme", "https://idp", "al ice"), ("acme", "key", "good")
+    for identity in (alice, key):
+        affected = Affected(Kind.PRINCIPAL, identity)
+        assert await rig.compare(affected) == []
+        off = rig.stores.switched_off[identity] = Disabled("principal", identity[2])
+        assert await rig.compare(affected) == [("principal_off", identity, off)]
+    revoked = ("acme", "key", "bad")
+    assert await rig.compare(Affected(Kind.PRINCIPAL, revoked)) == [("key_revoked", revoked)]
 
 
-async def test_a_principal_is_looked_up(rig):
-    identity = ("acme", "https://idp", "al ice")
-    notice = Notice(Kind.PRINCIPAL_CHANGED, identity)
-    rig.reconciler.add(notice)
-    assert await rig.settle() == [("principal_changed", identity, None)]
-    off = rig.stores.switched_off[identity] = Disabled("principal", "al ice")
-    rig.reconciler.add(notice)
-    assert await rig.settle() == [("principal_changed", identity, off)]
-
-
-async def test_what_changes_while_it_is_read_is_read_again(rig):
-    rig.stores.gate = anyio.Event()
-    rig.reconciler.add(CHANGED)
-    await rig.has_asked(1)
-    newer = rig.stores.specs[ECHO.key] = replace(ECHO, version=4)
-    rig.node.known[ECHO.key] = newer
-    rig.reconciler.supersede(CHANGED)
-    rig.stores.gate.set()
-    assert await rig.settle() == []
-    assert rig.node.known[ECHO.key] == newer
-
-
-async def test_what_a_bug_kept_from_this_node_stays_due_and_is_said_once(rig, monkeypatch, caplog):
-    monkeypatch.setattr("app.cluster.reconcile.RETRY_S", 0.001)
-    rig.stores.bug_until = 4
-    rig.reconciler.add(CHANGED)
-    assert await rig.settle() == [("backend_changed", ECHO)]
-    (line,) = caplog.records
-    assert line.getMessage().startswith("Could not apply a change to this node; will retry: BACKEND_CHANGED")
-
-
-async def test_while_the_database_is_away_it_stays_due(rig):
-    rig.stores.is_away = True
-    rig.reconciler.add(CHANGED)
-    rig.reconciler.add(RESYNC)
-    await rig.has_asked(3)
-    assert rig.node.told == []
-    rig.stores.is_away = False
-    assert ("backend_changed", ECHO) in await rig.settle()
-
-
-async def test_after_a_gap_everything_is_looked_up_each_once(rig):
+async def test_everything_is_compared_each_once(rig):
     warm = replace(ECHO, name="warm", warm=1)
     gone, checked = ("acme", "gone"), ("acme", "echo:check")
     rig.stores.specs[warm.key] = warm
@@ -314,8 +221,7 @@ async def test_after_a_gap_everything_is_looked_up_each_once(rig):
     identities = [("acme", "key", "good"), ("acme", "key", "bad"), ("acme", "https://good", "x")]
     identities += [("acme", "https://bad", "x"), ("acme", "https://bad", "y")]
     rig.node.sessions = [(ECHO, identity) for identity in identities * 2]
-    rig.reconciler.add(RESYNC)
-    told = await rig.settle()
+    told = await rig.compare(EVERYTHING)
     assert told[0] == ("forget_everything",)
     assert sorted(map(repr, told[1:])) == sorted(
         map(
@@ -330,66 +236,13 @@ async def test_after_a_gap_everything_is_looked_up_each_once(rig):
             ],
         )
     )
-    assert len(rig.stores.asked) == len(set(map(frozenset, rig.stores.asked))) == 8
+    questions = [frozenset(each) for each in rig.stores.asked if each != ("warm",)]
+    assert len(questions) == len(set(questions)) == 8
     assert checked in rig.node.known
 
 
-async def test_what_is_known_to_have_changed_does_not_wait_for_a_look_at_everything(rig):
-    """However much a node runs, a change that it is told of takes effect at once."""
-    many = [replace(ECHO, name=f"b{number}") for number in range(100)]
-    rig.stores.specs |= {spec.key: spec for spec in many}
-    rig.node.known = {spec.key: spec for spec in many}
-    rig.stores.gate = anyio.Event()
-    rig.reconciler.add(RESYNC)
-    await rig.has_asked(1)
-    rig.reconciler.add(CHANGED)
-    rig.stores.gate.set()
-    await rig.settle()
-    assert rig.stores.asked[1] == ECHO.key
-    assert len(rig.stores.asked) == 1 + 1 + 1 + len(many), "what runs, the change, the tenant, and each backend"
-
-
-async def test_a_look_at_everything_is_finished_before_the_next(rig, monkeypatch):
-    """Otherwise connections that come and go would keep what is looked at last from being looked at."""
-    monkeypatch.setattr(reconcile, "RESYNC_EVERY_S", 0.0)
-    names = [f"b{number}" for number in range(10)]
-    rig.stores.specs = {("acme", name): replace(ECHO, name=name) for name in names}
-    rig.node.known = dict(rig.stores.specs)
-    asked = rig.stores.asked
-    rig.reconciler.add(RESYNC)
-    for count in range(1, 10):
-        await rig.has_asked(count)
-        rig.reconciler.add(RESYNC)
-    await rig.settle()
-    assert {name for _, name in [each for each in asked[:12] if len(each) == 2]} == set(names)
-
-
-async def test_what_the_database_could_not_tell_is_asked_again_and_nothing_else(rig):
-    rig.node.known = {ECHO.key: ECHO, ("acme", "other"): replace(ECHO, name="other")}
-    rig.stores.specs = dict(rig.node.known)
-    rig.reconciler.add(RESYNC)
-    rig.stores.fails_at = 3
-    await rig.settle()
-    assert rig.stores.asked.count(("warm",)) == 1
-    assert sorted(Counter(rig.stores.asked).values()) == [1, 1, 1, 2]
-
-
-async def test_a_gap_right_after_another_waits_its_second(rig, monkeypatch):
-    monkeypatch.setattr(reconcile, "RESYNC_EVERY_S", 60.0)  # longer than any machine stands still
-    rig.reconciler.add(RESYNC)
-    await rig.settle()
-    rig.reconciler.add(RESYNC)
-    with anyio.move_on_after(0.2):
-        await rig.settle()
+async def test_without_an_answer_nothing_is_forgotten(rig):
+    rig.stores.fails_at = 1
+    with pytest.raises(StorageUnavailable):
+        await rig.compare(EVERYTHING)
     assert rig.node.told == []
-    rig.reconciler._next_resync_at = 0.0
-    rig.reconciler.add(CHANGED)
-    assert ("forget_everything",) in await rig.settle()
-
-
-def test_too_much_at_once_becomes_a_gap():
-    rig = Rig()
-    for number in range(reconcile.MAX_DUE + 5):
-        rig.reconciler.add(Notice(Kind.BACKEND_CHANGED, ("acme", f"b{number}")))
-    assert RESYNC in rig.reconciler._due
-    assert len(rig.reconciler._due) <= reconcile.MAX_DUE

@@ -121,9 +121,9 @@ def test_what_newcomers_are_sent_to_is_there(name: str) -> None:
         ("class Disabled", "app/errors.py"),
         ("errors.Disabled", "app/http/errors.py"),
         ("principals", "app/admin/router.py"),
-        ("def principal_changed", "app/admin/context.py"),
-        ("def principal_changed", "app/cluster/node_status/change_effects.py"),
-        ("def principal_changed", "app/cluster/change_propagation.py"),
+        ("PRINCIPAL", "app/cluster/_affected.py"),
+        ("PRINCIPAL", "app/cluster/node_status/change_effects.py"),
+        ("PRINCIPAL", "app/cluster/reconcile.py"),
         ("PRINCIPALS", "app/cli/usage/nouns.py"),
     ],
 )

@@ -13,17 +13,16 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, MISBEHAVE, ROOT, Endpoint, Gateway, until
-from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.wire import RpcError, Wire, wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
 TELLS_SECRETS = "import os, sys; sys.stderr.write('cannot log in with ' + os.environ['TOKEN'] + '\\n'); sys.exit(1)"
 
 
-def shown(endpoint: Endpoint, *, at: Gateway | None = None, key: str | None = None) -> dict[str, Any]:
-    """The backend, as a node (its own, or `at` another) shows it."""
+def shown(endpoint: Endpoint, *, key: str | None = None) -> dict[str, Any]:
+    """The backend, as its node shows it."""
     path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-    answer: dict[str, Any] = (at or endpoint.gateway).api("GET", path, key=key)
+    answer: dict[str, Any] = endpoint.gateway.api("GET", path, key=key)
     return answer
 
 
@@ -180,28 +179,3 @@ async def test_what_was_stopped_is_no_failure_and_a_new_backend_has_none(gateway
     gateway.api("DELETE", f"{path}/{endpoint.name}")
     gateway.add_backend(endpoint.tenant, endpoint.name, ECHO[0], ECHO[1:])
     assert shown(endpoint)["failures"] == []
-
-
-async def test_the_last_words_are_found_at_any_node(own_nodes: Nodes) -> None:
-    one, two = own_nodes.all
-    endpoint = two.endpoint([*MISBEHAVE, "in-call"])
-    async with httpx2.AsyncClient(timeout=30) as http:
-        session = Wire(http, endpoint)
-        await session.open()
-        with pytest.raises(RpcError):
-            await session.call("x")
-    await until(lambda: shown(endpoint, at=one)["failures"], 20)
-    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-    (failure,) = (await said_of_all(one, path))["failures"]
-    assert failure == (await said_of_all(two, path))["failures"][0]
-    (anywhere,) = (await said_of_all(one, "/tenants/-/failures"))["items"]
-    assert anywhere == {**failure, "tenant": endpoint.tenant, "backend": endpoint.name}
-    assert one.api("GET", f"/tenants/{endpoint.tenant}/failures?backend=other")["items"] == []
-    (there,) = [each["id"] for each in one.api("GET", "/nodes")["items"] if each["id"].startswith("gateway-2")]
-    assert failure["node"] == there
-    os.kill(two.pid, signal.SIGSTOP)
-    try:
-        answer = shown(endpoint, at=one)
-        assert (answer["failures"], answer["silent_nodes"]) == ([], [there])
-    finally:
-        os.kill(two.pid, signal.SIGCONT)

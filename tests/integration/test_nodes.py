@@ -13,7 +13,6 @@ from tests.integration.gateway import ECHO, ROOT, Endpoint, may_write, until
 from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.roaming import Roaming, RoamingSse, RoamingWire
 from tests.integration.test_isolation import Findings, live
-from tests.integration.test_nodes_agree import SOON_S, answered_everywhere, one_session_each, revoke
 from tests.integration.wire import RpcError, Wire, answer, events, rpc
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
@@ -167,15 +166,6 @@ async def test_lists_of_sessions_processes_and_nodes_are_those_of_all_nodes(node
         for session in sessions:
             response = await session.post({"jsonrpc": "2.0", "id": 1, "method": "ping"})
             assert response.status_code == 404
-
-
-async def test_a_revoked_key_is_worth_nothing_at_any_node_within_a_second(nodes: Nodes) -> None:
-    endpoint = nodes.all[0].endpoint(ECHO)
-    async with one_session_each(nodes, endpoint) as sessions:
-        revoke(nodes.all[2], endpoint)
-        took = await answered_everywhere(sessions, 401, at=nodes)
-    print(f"\nrefused everywhere {took * 1000:.0f} ms after the answer")
-    assert took < SOON_S
 
 
 async def test_the_number_of_sessions_is_limited_over_all_nodes(nodes: Nodes) -> None:

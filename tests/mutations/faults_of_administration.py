@@ -6,7 +6,7 @@ ROUND = ("tests/cli/files/test_exporting.py",)
 SEARCH = ("tests/admin/resources/tools/test_toolsets.py",)
 CATALOG = ("tests/backends/catalog/test_catalog.py",)
 USES = ("tests/auth/test_credential_uses.py",)
-ENDS = ("tests/cluster/test_change_propagation.py",)
+ENDS = ("tests/cluster/test_changes.py",)
 DUE = ("tests/admin/resources/now/test_problems.py",)
 REST = ("tests/http/transports/test_rest.py",)
 FILES = ("tests/cli/files/test_gateway_file.py",)
@@ -105,11 +105,13 @@ FAULTS_OF_ADMINISTRATION = (
     Fault(
         "a revoked key leaves its alarm",
         "app/cluster/node_status/change_effects.py",
-        """        self._authenticator.forget(identity)
+        """Its sessions end.\"""
+        self._authenticator.forget(identity)
         self._authenticator.uses.settle(lambda each: each == identity)
-        self._inspecting""",
-        """        self._authenticator.forget(identity)
-        self._inspecting""",
+""",
+        """Its sessions end.\"""
+        self._authenticator.forget(identity)
+""",
         ENDS,
     ),
     Fault(

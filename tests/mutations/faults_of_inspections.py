@@ -17,7 +17,7 @@ FAULTS_OF_INSPECTIONS = (
     Fault(
         "an inspection that could not be opened stays open",
         "app/admin/resources/now/inspections.py",
-        "await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, asked.id)",
+        "await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, about.id)",
         "pass",
         (f"{REST}::test_a_key_that_is_revoked_while_it_opens_one_leaves_nothing_open",),
     ),

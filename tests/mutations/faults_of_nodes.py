@@ -170,7 +170,7 @@ FAULTS_OF_NODES = (
     Fault(
         "wiring: nothing is done about what the trail says",
         GATEWAY,
-        '        "follow changes": gateway.effects.run,\n',
+        '        "follow changes": gateway.changes.run,\n',
         "",
         (WIRING + "test_what_the_trail_says_is_carried_out",),
     ),

@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 SWITCHES = ("tests/admin/test_switches.py",)
 BOTH_NODES = "tests/integration/test_switched_off.py::test_what_is_switched_off_ends_at_both_nodes_within_a_second"
-ON_EVERY_NODE = "tests/cluster/test_change_propagation.py::test_what_is_switched_off_and_on_is_so_on_every_node"
+ON_EVERY_NODE = "tests/cluster/test_changes.py::test_what_is_switched_off_and_on_is_so_on_every_node"
 
 FAULTS_OF_SWITCHES = (
     Fault(
@@ -54,14 +54,14 @@ FAULTS_OF_SWITCHES = (
         "app/cluster/node_status/change_effects.py",
         "elif spec.toolset is None and not self.is_off(spec.tenant):",
         "else:",
-        ("tests/cluster/test_change_propagation.py::test_a_changed_backend_of_a_tenant_that_is_off_is_not_started",),
+        (ON_EVERY_NODE,),
     ),
     Fault(
         "what was switched off during a gap is not found",
         "app/cluster/reconcile.py",
-        "await self._end_sessions_of_who_is_off()",
+        "await self._compare_identities(everybody[start : start + BATCH])",
         "pass",
-        ("tests/cluster/test_change_propagation.py::test_what_was_switched_off_during_a_gap_is_found",),
+        ("tests/cluster/test_changes.py::test_who_does_not_know_its_place_compares_everything",),
     ),
     Fault(
         "a parameter that nobody knows is ignored",

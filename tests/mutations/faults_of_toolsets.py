@@ -179,8 +179,8 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a backend takes the name of a toolset",
-        "app/storage/backends.py",
-        "await require_free_name(connection, tenant, spec.name)",
+        "app/storage/_specs.py",
+        "await _require_free_name(connection, created)",
         "pass",
         STORED,
     ),

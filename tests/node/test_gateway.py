@@ -14,7 +14,6 @@ import anyio
 import psutil
 import pytest
 
-from app.cluster.routing.notice import Kind, Notice
 from app.domain import ApiKey, BackendSpec, Principal, Tenant
 from app.errors import SettingsError, StorageUnavailable
 from app.node import gateway as gateway_module
@@ -247,7 +246,7 @@ async def test_a_node_that_says_it_leaves_gets_nothing_new_and_is_not_given_up(o
         other = NodeRecord("node-b", "http://127.0.0.1:1", "1", datetime.now(UTC))
         gateway.membership.heartbeat.peers[other.id] = other
         assert gateway.membership.router.any_peer() == other
-        gateway.effects.heard(Notice(Kind.NODE_LEAVING, (other.id,)))
+        gateway.changes._on_leaving(other.id)
         assert gateway.membership.router.any_peer() is None
         assert gateway.membership.heartbeat.peers[other.id].draining
 

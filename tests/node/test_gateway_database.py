@@ -15,12 +15,13 @@ import psycopg
 import pytest
 
 from app.auth.authenticator import REMEMBER_S
+from app.cluster import changes
 from app.domain import ApiKey, BackendSpec
 from app.node.application import create_app
 from app.node.gateway import Gateway, open_gateway
 from app.settings.settings import Settings
-from app.storage import audit_follower, migrate
 from app.storage import database_watch as watch
+from app.storage import migrate
 from tests.node.test_gateway import SERVER
 from tests.postgres import postgres_server
 
@@ -37,7 +38,7 @@ def server() -> Iterator[Any]:
 @pytest.fixture
 def settings(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.05)
-    monkeypatch.setattr(audit_follower, "POLL_S", 0.05)
+    monkeypatch.setattr(changes, "LOOK_EVERY_S", 0.05)
     values = {"DATA_DIR": str(tmp_path), "DATABASE_URL": server[0], "SECRET_KEY": "ab" * 32, "MAX_PROCESSES": "20"}
     return Settings.from_env({f"TRUNKLINE_{name}": value for name, value in values.items()})
 
@@ -49,7 +50,7 @@ class Client:
         self._gateway, self._later_s, self._burst = gateway, 0.0, 100
         transport = httpx2.ASGITransport(app=create_app(gateway))
         self.http = httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080", timeout=30)
-        trail = gateway.effects._follower
+        trail = gateway.records.trail
         gateway.credentials.authenticator._clock = trail._clock = lambda: time.monotonic() + self._later_s
 
     def sleep(self, seconds: float) -> None:
@@ -128,7 +129,7 @@ async def test_while_the_database_is_gone_calls_go_on_for_thirty_seconds(setting
         client = Client(gateway)
         await client.open("stopped")
         client.sleep(REMEMBER_S - 5)
-        trail = gateway.effects._follower
+        trail = gateway.records.trail
         await becomes(True, _soon(lambda: trail.age_s() < 4))
         assert await client.call() == 200
         server[1].send_signal(signal.SIGINT)  # the one that does not wait for its clients

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from app.cluster import changes
 from app.cluster.peers import dead_nodes as dead_peers
 from app.cluster.peers.client import PeerClient
 from app.cluster.routing import heartbeat, router
@@ -29,7 +30,6 @@ from app.sessions.routes import Quota, Route, caller_key, session_key
 from app.sessions.session import Session
 from app.sessions.sessionless.pooled_sessions import Caller
 from app.settings.settings import Settings
-from app.storage import audit_follower
 from app.storage.audit_act import Act
 from tests.node.test_gateway import SERVER, Make, alone, open_session, somebody
 from tests.redis_servers import client_of
@@ -73,7 +73,7 @@ async def becomes(wanted: Any, look: Callable[[], Any]) -> None:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "BEAT_S", QUICK_S)
-    monkeypatch.setattr(audit_follower, "POLL_S", QUICK_S)
+    monkeypatch.setattr(changes, "LOOK_EVERY_S", QUICK_S)
 
 
 @pytest.fixture(autouse=True)
@@ -282,10 +282,17 @@ async def revoke(node: Gateway, session: Session) -> None:
 
 
 async def test_what_the_trail_says_is_carried_out(pair: Pair) -> None:
-    """`effects.run`, and the trail in it."""
+    """`changes.run`, and the trail in it."""
     session = await open_session(pair.first, "end")
     await revoke(pair.second, session)
     await becomes(SessionState.CLOSED, lambda: session.state)
+
+
+async def test_what_is_committed_has_taken_effect_here(pair: Pair) -> None:
+    """`database.after_commits`."""
+    session = await open_session(pair.first, "end")
+    await revoke(pair.first, session)
+    assert session not in list(pair.first.sessions.registry)
 
 
 async def test_a_node_that_leaves_is_not_remembered_for_anything(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,8 +302,11 @@ async def test_a_node_that_leaves_is_not_remembered_for_anything(pair: Pair, mon
     route = Route("k" * 40, first.routing.node, first.routing.url, 1, "default", "x", ("default", "key", "k"), "sse")
     second.membership.router.remember(route)
     assert second.membership.router.remembered(route.key) is not None
-    first.effects.node_leaving(first.routing.node)
-    await becomes(None, lambda: second.membership.router.remembered(route.key))
+    with anyio.fail_after(10):
+        while second.membership.router.remembered(route.key) is not None:
+            assert first.routing.notices is not None
+            await first.routing.notices.say_leaving()
+            await anyio.sleep(0.01)
 
 
 async def test_a_node_that_is_dead_is_waited_for_by_nobody(

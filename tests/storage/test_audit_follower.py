@@ -1,7 +1,7 @@
 """AuditFollower: every act once, in the order of commits."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import anyio
@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from app.errors import StorageUnavailable
 from app.storage import audit_follower
-from app.storage.audit import AuditEntry, AuditLog, Which
+from app.storage.audit import AuditLog, Which
 from app.storage.audit_act import Act, record
 from app.storage.audit_follower import AuditFollower
 from app.storage.engine import Database
@@ -29,28 +29,27 @@ def act(target: str) -> Act:
 
 
 class Heard:
-    """What a follower told."""
+    """What a follower has read."""
 
-    def __init__(self) -> None:
+    def __init__(self, follower: AuditFollower) -> None:
+        self.follower = follower
         self.targets: list[str] = []
         self.losses = 0
 
-    def entries(self, entries: Sequence[AuditEntry]) -> None:
-        self.targets += [entry.act.target.removeprefix("keys/") for entry in entries]
-
-    def loss(self) -> None:
-        self.losses += 1
-
-
-@pytest.fixture
-def heard() -> Heard:
-    return Heard()
+    async def look(self) -> None:
+        acts = await self.follower.new()
+        self.losses += acts is None
+        self.targets += [each.target.removeprefix("keys/") for each in acts or ()]
 
 
 @pytest.fixture
-def look(database: Database, heard: Heard) -> Callable:
-    follower = AuditFollower(database)
-    return lambda: follower.look(heard.entries, heard.loss)
+def heard(database: Database) -> Heard:
+    return Heard(AuditFollower(database))
+
+
+@pytest.fixture
+def look(heard: Heard) -> Callable:
+    return heard.look
 
 
 async def write(database: Database, *targets: str) -> None:
@@ -174,44 +173,32 @@ async def test_a_writer_that_stands_still_is_thrown_out_before_others_give_up(da
     assert heard.targets == ["waits"]
 
 
-async def test_it_goes_on_after_the_database_was_away(database, heard, monkeypatch):
-    monkeypatch.setattr(audit_follower, "POLL_S", 0.01)
-    follower, is_away = AuditFollower(database), True
-    after = follower._after
-
-    async def sometimes(last: Sequence[AuditEntry]) -> Sequence[AuditEntry] | None:
-        if is_away:
-            raise StorageUnavailable
-        return await after(last)
-
-    monkeypatch.setattr(follower, "_after", sometimes)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(follower.run, heard.entries, heard.loss)
-        with anyio.fail_after(20):
-            while not heard.losses:
-                await anyio.sleep(0.01)
-            await write(database, "a")
-            is_away = False
-            while not heard.targets:
-                await anyio.sleep(0.01)
-        tasks.cancel_scope.cancel()
+async def test_it_goes_on_after_the_database_was_away(database, look, heard, monkeypatch):
+    await look()
+    await write(database, "a")
+    with monkeypatch.context() as away:
+        away.setattr(database, "rows", fails(StorageUnavailable()))
+        with pytest.raises(StorageUnavailable):
+            await look()
+    await look()
     assert (heard.targets, heard.losses) == (["a"], 1)
 
 
-async def test_what_could_not_be_carried_out_is_not_taken_for_told(database, heard, monkeypatch):
-    """Whoever hears of several entries fails at the first: of the others nobody knows. Everything is looked up."""
-    monkeypatch.setattr(audit_follower, "POLL_S", 0.01)
+async def test_after_a_row_that_cannot_be_read_it_begins_anew_behind_it(database, look, heard, monkeypatch):
+    await look()
+    await write(database, "odd")
+    with monkeypatch.context() as odd:
+        odd.setattr(database, "rows", fails(ValueError("a bug")))
+        with pytest.raises(ValueError, match="a bug"):
+            await look()
+    await look()
+    await write(database, "a")
+    await look()
+    assert (heard.targets, heard.losses) == (["a"], 2)
 
-    def fail(entries: Sequence[AuditEntry]) -> None:
-        raise ValueError("a bug")
 
-    await write(database, "before")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(AuditFollower(database).run, fail, heard.loss)
-        with anyio.fail_after(10):
-            while not heard.losses:
-                await anyio.sleep(0.01)
-            await write(database, "a", "b")
-            while heard.losses < 2:
-                await anyio.sleep(0.01)
-        tasks.cancel_scope.cancel()
+def fails(error: Exception) -> Callable:
+    async def rows(*_: object, **__: object) -> None:
+        raise error
+
+    return rows

@@ -22,7 +22,7 @@ from app.auth.credential_uses import MAX_ADDRESSES, MAX_PRINCIPALS
 from app.auth.policy import may_revoke
 from app.cluster.node_status.questions import CREDENTIAL_USES
 from app.domain import KEY_ISSUER, ApiKey, Scope
-from app.errors import Conflict, Disabled, Forbidden, NotFound
+from app.errors import Conflict, Forbidden, NotFound
 from app.http.problems import responses
 
 router = ResourceRouter(tags=["keys"])
@@ -104,8 +104,6 @@ async def change_key(
     with if_match.still():
         act = access.act("key.change", f"keys/{found.id}", detail, changes=changes)
         await access.admin.keys.switch(found, changed, act=act)
-    off = None if changed.enabled else Disabled("key", changed.id, changed.reason)
-    access.admin.effects.principal_changed((found.tenant, KEY_ISSUER, found.id), off)
     return tagged(response, KeyAnswer.of(changed))
 
 
@@ -129,9 +127,6 @@ async def revoke_key(access: MayManage, key: KeyId, if_match: AskedState) -> Non
     changes = changes_of(KeyAnswer.of(found), KeyAnswer.of(replace(found, revoked_at=now)))
     act = access.act("key.revoke", f"keys/{found.id}", changes=changes)
     await access.admin.keys.revoke(access.tenant, found.id, now, act=act)
-    identity = (found.tenant, KEY_ISSUER, found.id)
-    access.admin.authenticator.forget(identity)
-    access.admin.effects.key_revoked(identity)
 
 
 async def _find(access: Access, key_id: str) -> ApiKey:

@@ -20,12 +20,13 @@ from app.admin._backend_state import (
 )
 from app.admin._conditions import AskedState, tagged
 from app.admin._merge_patch import patched
-from app.admin._paging import AskedPage, OfBackend, RunningPage, WindowQuery
+from app.admin._paging import AskedNewestOfBackend, AskedPage
 from app.admin._route import ResourceRouter
 from app.admin._step_stream import RESPONSES, Check, StepStream, wants_steps
 from app.admin._switches import Switch, switched
+from app.admin._view import add_list
 from app.admin.audit_changes import changes_of_backend
-from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead, MayReadOfAll
+from app.admin.context import Access, MayManage, MayPerhapsManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.schemas.backends import BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.auth.outbound_urls import UrlRefused
@@ -36,7 +37,7 @@ from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, Scope, Selection, is_name
+from app.domain import BackendSpec, Scope, Selection, is_name, views
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.members import flat, plain
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
@@ -185,7 +186,6 @@ async def change_backend(
                 changed = await _under_its_policy(access, changed, store)
             else:
                 changed = await store()
-        access.admin.effects.backend_changed(changed)
         access.admin.catalog.used(changed)
     return await _changed(response, changed)
 
@@ -200,7 +200,6 @@ async def delete_backend(access: MayPerhapsManage, backend: BackendName, if_matc
     act = access.act("backend.delete", f"backends/{spec.name}", changes=changes_of_backend(spec, None))
     with if_match.still():
         await access.admin.backends.delete(access.tenant, spec.name, version=if_match.version(spec.version), act=act)
-    access.admin.effects.backend_removed(spec.key)
 
 
 @router.post(
@@ -250,17 +249,15 @@ async def restart_backend(access: MayManage, backend: BackendName) -> None:
     """Ends the backend's sessions and processes and starts new warm ones. Clients can then open new sessions."""
     spec = await find_backend(access, backend)
     await access.admin.audit.append(access.act("backend.restart", f"backends/{spec.name}"))
-    access.admin.effects.backend_restarted(spec.key)
 
 
-@router.get("/failures")
-async def list_failures(access: MayReadOfAll, asked: AskedPage, backend: OfBackend = "") -> RunningPage[ListedFailure]:
-    """The last failures of the tenant's backends on all nodes, newest first; for platform administrators also of all
-    tenants: `/tenants/-/failures`. Each node keeps ten per backend."""
-    query, who = WindowQuery(asked, "id", backend), access.principal
+def _shown_failure(access: Access, view: FailureView) -> ListedFailure:
+    who = access.principal
     in_full = is_platform_admin(who) or has_scope(who, access.tenant, Scope.TENANT_ADMIN)
-    found = await access.admin.node.ask(FAILURES, access.reach, query.window)
-    return query.page(found, partial(ListedFailure.of, in_full=in_full))
+    return ListedFailure.of(view, in_full=in_full)
+
+
+add_list(router, views.FAILURES, FAILURES, ListedFailure, asked=AskedNewestOfBackend, show=_shown_failure)
 
 
 async def register(access: Access, body: BackendBody) -> BackendSpec:
@@ -276,9 +273,7 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     spec: BackendSpec = body.value(tenant=access.tenant)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
-    spec = await access.admin.backends.create(access.tenant, spec, act=act)
-    access.admin.effects.backend_changed(spec)
-    return spec
+    return await access.admin.backends.create(access.tenant, spec, act=act)
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:

@@ -1,7 +1,6 @@
 """…/issuers, of one tenant: the issuers whose tokens it accepts."""
 
 import secrets
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, Issu
 from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke
 from app.auth.tokens import place_of, source_of
-from app.domain import DEFAULT_TENANT, Issuer, Scope, SignInClient
+from app.domain import DEFAULT_TENANT, Issuer, Scope
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.problems import responses
 from app.storage.audit_act import Act
@@ -48,7 +47,6 @@ async def create_issuer(access: MayManage, body: IssuerBody, response: Response)
     warnings = await _warnings(access, issuer)
     acts = _acts(access, "issuer.create", None, issuer)
     issuer = await access.admin.issuers.create(access.tenant, issuer, acts=acts)
-    _tell(access, acts)
     response.headers["Location"] = f"/api/v1/tenants/{issuer.tenant}/issuers/{issuer.id}"
     return IssuerMade(**dict(tagged(response, IssuerAnswer.of(issuer))), warnings=warnings)
 
@@ -99,7 +97,6 @@ async def change_issuer(
         acts = _acts(access, "issuer.change", found, changed)
         with if_match.still():
             changed = await access.admin.issuers.replace(access.tenant, changed, acts=acts)
-        _tell(access, acts)
     return IssuerMade(**dict(tagged(response, IssuerAnswer.of(changed))), warnings=warnings)
 
 
@@ -115,7 +112,6 @@ async def delete_issuer(access: MayManage, issuer: IssuerId, if_match: AskedStat
     acts = _acts(access, "issuer.delete", found, None)
     with if_match.still():
         await access.admin.issuers.delete(access.tenant, found.id, version=if_match.version(found.version), acts=acts)
-    _tell(access, acts)
 
 
 async def find_issuer(access: Access, issuer_id: str) -> Issuer:
@@ -182,20 +178,15 @@ async def _warnings(access: Access, issuer: Issuer) -> list[str]:
 
 
 def _record(access: Access, body: IssuerBody, issuer_id: str) -> Issuer:
-    return Issuer(
+    issuer: Issuer = body.made(
         id=issuer_id,
         tenant=access.tenant,
-        issuer=body.issuer,
         algorithms=tuple(dict.fromkeys(body.algorithms)),
-        audience=tuple(body.audience),
         claims=body.claims.kept(),
-        max_scopes=frozenset(body.max_scopes),
         created_at=access.admin.now(),
-        jwks_url=body.jwks_url,
-        discovery_url=body.discovery_url,
         tenants=None if body.tenants is None else body.tenants.served(),
-        sign_in=None if body.sign_in is None else SignInClient(**body.sign_in.model_dump()),
     )
+    return issuer
 
 
 def _sealed(access: Access, issuer: Issuer, body: IssuerBody) -> Issuer:
@@ -231,13 +222,6 @@ def concerned(old: Issuer | None, new: Issuer | None) -> frozenset[str]:
     if old is None or new is None or replace(old, tenants=None) != replace(new, tenants=None):
         return before | after
     return frozenset(each for each in before | after if old.seen_from(each) != new.seen_from(each))
-
-
-def _tell(access: Access, acts: Iterable[Act]) -> None:
-    for act in acts:
-        if act.action != LIST_CHANGED:
-            access.admin.authenticator.forget_issuer(act.tenant, act.detail)
-            access.admin.effects.issuer_changed(act.tenant, act.detail)
 
 
 def _patched(issuer: Issuer, patch: IssuerPatch) -> IssuerBody:

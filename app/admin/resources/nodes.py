@@ -4,11 +4,15 @@ from datetime import datetime
 
 from pydantic import Field
 
-from app.admin._paging import AskedPage, AskedWindow, Page, RunningPage
+from app.admin._paging import AskedPage, Page
 from app.admin._route import ResourceRouter
+from app.admin._view import add_list
 from app.admin.context import Platform
-from app.admin.schemas.fields import Answer, UseMembers
+from app.admin.schemas.fields import Answer
+from app.admin.schemas.rows import answer_of
 from app.cluster.node_status.questions import USE
+from app.cluster.node_status.views import TenantUse
+from app.domain import views
 
 router = ResourceRouter(tags=["nodes"])
 
@@ -80,15 +84,4 @@ async def list_nodes(access: Platform, asked: AskedPage) -> Page[NodeAnswer]:
     return asked.of_all(await access.admin.node.statuses(), lambda node: node.id, NodeAnswer.of)
 
 
-class TenantUseAnswer(UseMembers):
-    """What a tenant uses on all nodes."""
-
-    tenant: str
-    sessions: int
-    processes: int = Field(description="Including warm ones and those of a check.")
-
-
-@router.get("/use")
-async def list_use(access: Platform, asked: AskedWindow) -> RunningPage[TenantUseAnswer]:
-    """What each active tenant uses. A node reports at most 2,000 tenants, the first in the order."""
-    return asked.page(await access.admin.node.ask(USE, asked.window), TenantUseAnswer.of)
+add_list(router, views.USE, USE, answer_of(TenantUse, "TenantUseAnswer"))

@@ -21,7 +21,7 @@ from app.auth.issuer_rules import MAX_ISSUER, is_issuer
 from app.auth.policy import is_platform_admin
 from app.auth.token_rules import MAX_SUBJECT
 from app.domain import DEFAULT_TENANT, KEY_ISSUER, Scope
-from app.errors import Conflict, Disabled, Forbidden, InvalidRequest
+from app.errors import Conflict, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.storage.access.switches import PrincipalOff, principal_id
 
@@ -86,8 +86,6 @@ async def change_principal(
         act = access.act("principal.change", f"principals/{off.id}", f"{off.issuer} {off.subject}", changes=changes)
         with if_match.still():
             await access.admin.switches.change(old, new, act=act)
-        why = None if new is None else Disabled("principal", new.subject, new.reason)
-        access.admin.effects.principal_changed(who, why)
     return tagged(response, _shown(who, new))
 
 

@@ -83,7 +83,6 @@ async def change_tenant(
         act = access.act("tenant.change", "", " ".join(sorted(patch.model_fields_set)), changes=changes)
         with if_match.still():
             tenant = await access.admin.tenants.replace(changed, act=act)
-        access.admin.effects.tenant_changed(tenant)
     return tagged(response, TenantAnswer.of(tenant))
 
 
@@ -95,8 +94,6 @@ async def delete_tenant(access: MayRegister, if_match: AskedState) -> None:
     with if_match.still():
         act = access.act("tenant.delete", "", changes=changes_of(TenantAnswer.of(tenant), None))
         await access.admin.tenants.delete(access.tenant, version=if_match.version(tenant.version), act=act)
-    access.admin.authenticator.forget_tenant(access.tenant)
-    access.admin.effects.tenant_removed(access.tenant)
 
 
 def _is_only_stricter(old: Tenant, new: Tenant, patch: TenantPatch) -> bool:

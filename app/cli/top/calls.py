@@ -16,18 +16,9 @@ from app.cli.usage.nouns import ALL
 from app.text.terminal.text import printable
 
 FIRST = (
-    "at",
-    "tenant",
-    "tool",
-    "outcome",
-    "duration_ms",
-    "backend",
-    "subject",
-    "client_name",
-    "method",
-    "session",
+    "at", "tenant", "tool", "outcome", "duration_ms", "backend", "subject", "client_name", "method", "session",
     "request_id",
-)
+)  # fmt: skip
 FIRST_OF_GROUPS = ("name", "within", "count", "errors", "p50_ms", "p99_ms", "bytes_in", "bytes_out")
 FOLLOW_S = 1.0
 FOLLOWED = 1000  # calls that are looked back at, at most, between two looks

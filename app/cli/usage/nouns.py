@@ -4,8 +4,10 @@ elsewhere, and is not imported for them; declarations of resources import little
 from dataclasses import dataclass
 from typing import Any, Self
 
+from app.domain import views
 from app.domain.resources import guides, recipes, toolsets
 from app.domain.resources.resource import Resource as Declared
+from app.domain.views import View
 
 CLIENTS = (  # those of `app.admin.client_config`
     "claude-code", "claude-desktop", "cursor", "vscode", "windsurf", "cline", "codex", "openai-agents", "langchain",
@@ -20,20 +22,31 @@ ALL = "-"  # as the tenant: all of them, where the REST API allows it
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One kind of object. `id` is the member that names it in a path, `made_by` the member that the argument of
-    `create` sets; `first` are the leading columns of a list; `next` is what to do with a new one."""
+    `create` sets; `first` are the leading columns of a list; `next` is what to do with a new one; `fixed` cannot be
+    changed. `of_all`: its list may be of all tenants."""
 
     name: str
     of_tenant: bool = True
+    of_all: bool = False
     id: str = "id"
     made_by: str = "name"
     first: tuple[str, ...] = ()
     next: str = ""
+    fixed: tuple[str, ...] = ("name",)
 
     @classmethod
     def of(cls, declared: Declared[Any], then: str = "") -> Self:
         """A declared resource; without `then`, what to do with a new one is to look at it."""
         look = f"trunkline {declared.name} show {{name}} --tenant {{tenant}}"
-        return cls(declared.name, id="name", first=declared.columns, next=then or look)
+        return cls(
+            declared.name, id="name", first=declared.columns, next=then or look, fixed=("name", declared.goes_with)
+        )
+
+    @classmethod
+    def of_view(cls, view: View) -> Self:
+        """A list of what runs now."""
+        of_tenant, of_all = view.whose != "platform", view.whose == "tenants"
+        return cls(view.name, of_tenant=of_tenant, of_all=of_all, first=view.columns)
 
 
 TENANTS = Resource(
@@ -56,24 +69,14 @@ ISSUERS = Resource(
     "issuers", made_by="issuer", first=("id", "issuer", "enabled", "algorithms", "max_scopes"),
     next="trunkline issuers check {name} --tenant {tenant} token=@FILE",
 )  # fmt: skip
-SESSIONS = Resource(
-    "sessions",
-    first=(
-        "id", "tenant", "backend", "subject", "client_name", "state", "idle_s", "calls", "resident_bytes",
-        "cpu_percent", "opened_at", "node",
-    ),
-)  # fmt: skip
-INSPECTIONS = Resource(
-    "inspections",
-    first=("id", "session", "backend", "reason", "subject", "payloads", "opened_at", "ends_at", "ending", "kept"),
-)
-PROCESSES = Resource(
-    "processes",
-    first=("id", "tenant", "backend", "state", "resident_bytes", "cpu_percent", "age_s", "session_count", "node"),
-)
-FAILURES = Resource(
-    "failures", first=("at", "tenant", "backend", "kind", "detail", "times", "before_handshake", "node")
-)
-USE = Resource("use", of_tenant=False, first=("tenant",))
+SESSIONS = Resource.of_view(views.SESSIONS)
+INSPECTIONS = Resource.of_view(views.INSPECTIONS)
+PROCESSES = Resource.of_view(views.PROCESSES)
 NODES = Resource("nodes", of_tenant=False, first=("id", "url", "sessions", "processes", "draining", "problem"))
 AUDIT = Resource("audit", first=("at", "tenant", "action", "target", "actor", "request_id"))
+LISTS = (  # what can only be listed, and what their commands do
+    (Resource.of_view(views.USE), views.USE.help),
+    (Resource.of_view(views.FAILURES), views.FAILURES.help),
+    (NODES, "list the gateway's nodes"),
+    (AUDIT, "list administrative changes, newest first"),
+)

@@ -9,6 +9,7 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.connections.toolsets import Toolsets
 from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
+from app.cluster._affected import Affected, Kind
 from app.cluster.node_status.inspecting import Inspecting
 from app.domain import BackendSpec, Tenant
 from app.errors import BackendNotFound, BackendUnavailable, Disabled
@@ -27,8 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ChangeEffects:
-    """Carries out changes, and knows what on this node they can affect. Fulfils `admin.context.NodeEffects`, which says
-    what each change means."""
+    """Carries out changes, and knows what on this node they can affect. No method waits."""
 
     _authenticator: Authenticator
     _directory: BackendDirectory
@@ -43,13 +43,42 @@ class ChangeEffects:
     _inspecting: Inspecting
     tenants_off: dict[str, Disabled] = field(default_factory=dict)
 
-    # --- changes
+    def doubt(self, affected: Affected) -> None:
+        """Something has changed: it is looked up again before it is used, and what has to end in any case ends."""
+        match affected:
+            case Affected(Kind.BACKEND, (tenant, name)):
+                self._directory.forget(tenant, name)
+                self._sessionless.forget(tenant, name)
+                self._toolsets.changed_elsewhere((tenant, name))
+            case Affected(Kind.RESTART, (tenant, name)):
+                self.backend_restarted((tenant, name))
+            case Affected(Kind.TENANT, (tenant,)):
+                self._directory.forget(tenant)
+                self._budgets.limits_may_have_changed(tenant)
+            case Affected(Kind.TENANT_GONE, (tenant,)):
+                self.tenant_removed(tenant)
+            case Affected(Kind.PRINCIPAL, (tenant, issuer, subject)):
+                self._authenticator.forget((tenant, issuer, subject))
+            case Affected(Kind.ISSUER, (tenant, issuer)):
+                self.issuer_changed(tenant, issuer)
+            case Affected(Kind.WRITINGS, (tenant,)):
+                self._knowledge.changed_somewhere(tenant)
+
+    def forget_everything(self) -> None:
+        """Anything may have changed."""
+        self._authenticator.forget_everything()
+        self._directory.forget_everything()
+        self._knowledge.anything_may_have_changed()
+        self._toolsets.anything_may_have_changed()
+        self._budgets.limits_may_have_changed()
+
+    # --- what is stored now
 
     def backend_changed(self, spec: BackendSpec) -> None:
+        """It is new or another one: no more processes of older versions are started."""
         off = None if spec.enabled else Disabled("backend", spec.name, spec.reason)
         self._directory.told(spec, off)
         self._inspecting.backend_changed(spec)
-        self._sessionless.forget(spec.tenant, spec.name)
         if off is not None:
             self._stop_backend(spec.key, "backend_disabled", off)
         elif spec.url is not None:
@@ -58,6 +87,7 @@ class ChangeEffects:
             self._pool.configure(spec)
 
     def backend_removed(self, key: Key) -> None:
+        """Ends its sessions and processes."""
         self._directory.forget(*key)
         self._sessionless.forget(*key)
         self._stop_backend(key, "backend_removed")
@@ -65,6 +95,7 @@ class ChangeEffects:
         self._pool.failures.forget(key)
 
     def backend_restarted(self, key: Key) -> None:
+        """Ends its sessions and replaces its warm processes."""
         reason = "backend_restarted"
         # A parked session has no process that could be replaced: its next one will be new.
         self._registry.close_where(lambda each: each.spec.key == key and not each.link.is_without_process, reason)
@@ -73,6 +104,7 @@ class ChangeEffects:
         self._upstreams.restart(key)
 
     def tenant_changed(self, tenant: Tenant) -> None:
+        """It has these limits, and is on or off."""
         self._directory.forget(tenant.name)
         self._registry.gates.configure(tenant.name, tenant.limits)
         self._budgets.know(tenant.name, tenant.limits)
@@ -85,6 +117,7 @@ class ChangeEffects:
             self._authenticator.forget_tenant(tenant.name)
 
     def tenant_removed(self, tenant: str) -> None:
+        """Its backends and keys are gone too."""
         self._directory.forget(tenant)
         self.tenants_off.pop(tenant, None)
         self._end_tenant(tenant, "tenant_removed")
@@ -94,48 +127,27 @@ class ChangeEffects:
             if key[0] == tenant:
                 self._pool.failures.forget(key)
 
-    def writings_changed(self, tenant: str) -> None:
-        self._knowledge.changed_somewhere(tenant)
-
     def key_revoked(self, identity: Identity) -> None:
+        """Its sessions end."""
         self._authenticator.forget(identity)
         self._authenticator.uses.settle(lambda each: each == identity)
         self._inspecting.end_of_opener(lambda opener: opener == identity)
         self._registry.close_where(lambda session: session.principal.identity == identity, "key_revoked")
 
-    def principal_changed(self, identity: Identity, off: Disabled | None) -> None:
+    def principal_off(self, identity: Identity, off: Disabled) -> None:
+        """A key or a principal is switched off."""
         self._authenticator.forget(identity)
-        if off is not None:
-            self._authenticator.uses.settle(lambda each: each == identity)
-            self._inspecting.end_of_opener(lambda opener: opener == identity)
-            self._end(lambda session: session.principal.identity == identity, f"{off.what}_disabled", off)
+        self._authenticator.uses.settle(lambda each: each == identity)
+        self._inspecting.end_of_opener(lambda opener: opener == identity)
+        self._end(lambda session: session.principal.identity == identity, f"{off.what}_disabled", off)
 
     def issuer_changed(self, tenant: str, issuer: str) -> None:
+        """It was created, changed or removed: its tokens are verified anew, and their sessions end."""
         self._authenticator.forget_issuer(tenant, issuer)
         theirs = (tenant, issuer)
         self._authenticator.uses.settle(lambda each: each[:2] == theirs)
         self._inspecting.end_of_opener(lambda opener: opener[:2] == theirs)
         self._registry.close_where(lambda session: session.principal.identity[:2] == theirs, "issuer_changed")
-
-    # --- something has changed: it is looked up again when it is needed, and nothing ends
-
-    def forget_backend(self, key: Key) -> None:
-        self._directory.forget(*key)
-        self._toolsets.changed_elsewhere(key)
-
-    def forget_tenant(self, tenant: str) -> None:
-        self._directory.forget(tenant)
-        self._budgets.limits_may_have_changed(tenant)
-
-    def forget_principal(self, identity: Identity) -> None:
-        self._authenticator.forget(identity)
-
-    def forget_everything(self) -> None:
-        self._authenticator.forget_everything()
-        self._directory.forget_everything()
-        self._knowledge.anything_may_have_changed()
-        self._toolsets.anything_may_have_changed()
-        self._budgets.limits_may_have_changed()
 
     # --- what is known here
 

@@ -8,12 +8,13 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 import anyio
 
-from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, Opened, Seen, moment, view_of
+from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, moment, view_of
 from app.cluster.node_status.problems.problem import Problem
 from app.domain import BackendSpec
 from app.errors import Conflict, GatewayError, QuotaExceeded
@@ -22,7 +23,7 @@ from app.sessions.loop_pause import since_boot
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
 from app.storage.audit_act import Act
-from app.telemetry.capture.captured_message import InspectedMessage
+from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
 from app.telemetry.capture.inspections import Inspections
 from app.telemetry.capture.masking import Mask, names_secret
@@ -88,11 +89,12 @@ class Inspecting:
 
     # --- opening and ending
 
-    def open(self, tenant: str, asked: InspectionAsked) -> Opened | None:
-        """It ends soon unless it is confirmed. None: this node does not have the session."""
-        session = None
-        if asked.session:
-            meant = (each for each in self._registry if each.spec.tenant == tenant and each.public_id == asked.session)
+    def open(self, about: About, nodes: Sequence[str]) -> Opened | None:
+        """It ends soon unless it is confirmed. None: this node does not have the session. Each of several `nodes` has a
+        part."""
+        tenant, session, now = about.tenant, None, time.time()
+        if about.session:
+            meant = (each for each in self._registry if each.spec.tenant == tenant and each.public_id == about.session)
             session = next(meant, None)
             if session is None:
                 return None
@@ -100,27 +102,16 @@ class Inspecting:
                 return Opened(refusal="the session is still being opened; ask again in a moment")
             if session.calls.recorder is not None:
                 return Opened(refusal=self._by_which(session))
-        about = About(
-            asked.id,
-            tenant,
-            asked.backend if session is None else session.spec.name,
-            asked.session,
-            "" if session is None else session.transport,
-            asked.payloads,
-            asked.reason,
-            asked.opener,
-            asked.opened_at,
-            asked.ends_at,
-        )
+            about = replace(about, backend=session.spec.name, transport=session.transport)
+        number = nodes.index(self._node) if self._node in nodes else 0
+        place = Place(number, len(nodes), now - about.opened_at) if len(nodes) > 1 else None
         try:
-            inspection = self._inspections.open(
-                about, Mask(), self._secrets_of(tenant), asked.place(self._node, time.time())
-            )
+            inspection = self._inspections.open(about, Mask(), self._secrets_of(tenant), place)
         except (Conflict, QuotaExceeded) as error:
             return Opened(refusal=str(error), is_limit=isinstance(error, QuotaExceeded))
         self._sessions[about.id] = []
         self._unconfirmed[about.id] = time.monotonic() + CONFIRM_S
-        self._ends_at[about.id] = since_boot() + about.ends_at - time.time()
+        self._ends_at[about.id] = since_boot() + about.ends_at - now
         if session is None:
             self._of_backends[tenant, about.backend] = inspection
             for spec in self._specs((tenant, about.backend)):
@@ -130,8 +121,8 @@ class Inspecting:
         self._open_now.set(len(self._inspections))
         log.info(
             "Inspection %s of %s of %s/%s opened by %s of %s until %s, %s payloads: %s",
-            about.id, _what(about), tenant, about.backend, " ".join(asked.opener[1:]), asked.opener[0],
-            moment(about.ends_at).isoformat(timespec="seconds"), "with" if asked.payloads else "without", asked.reason,
+            about.id, _what(about), tenant, about.backend, " ".join(about.opener[1:]), about.opener[0],
+            moment(about.ends_at).isoformat(timespec="seconds"), "with" if about.payloads else "without", about.reason,
         )  # fmt: skip
         return Opened(view_of(inspection, self._node))
 

@@ -1,52 +1,14 @@
-"""Inspections as values: what is asked for, what is shown, and how the parts of several nodes become one."""
+"""Inspections as values: what is shown, and how the parts of several nodes become one."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Self
 
-from app.telemetry.capture.captured_message import InspectedMessage, Place
-from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
+from app.cluster.node_status.listing import newest_first
+from app.telemetry.capture.captured_message import InspectedMessage
+from app.telemetry.capture.inspection import About, Ending, Inspection
 
 OF_MANY = "next sessions of "  # so begins what the trail says of one that was opened on every node
-
-
-@dataclass(frozen=True, slots=True)
-class InspectionAsked:
-    """What an administrator wants to see: a session, or the next ones of a backend. `opened_at` and `expires_at` (of
-    the administrator's credential; 0 is never) are Unix time. `nodes` are those that have a part each; none: one has
-    all."""
-
-    id: str
-    payloads: bool
-    seconds: float
-    reason: str
-    opener_tenant: str
-    issuer: str
-    subject: str
-    opened_at: float
-    session: str = ""
-    backend: str = ""
-    expires_at: float = 0.0
-    nodes: str = ""
-
-    @property
-    def opener(self) -> Identity:
-        return self.opener_tenant, self.issuer, self.subject
-
-    @property
-    def ends_at(self) -> float:
-        end = self.opened_at + self.seconds
-        return min(end, self.expires_at or end)
-
-    def among(self, nodes: Sequence[str]) -> Self:
-        """Each of these nodes has a part, if there are several."""
-        return replace(self, nodes=",".join(nodes)) if len(nodes) > 1 else self
-
-    def place(self, node: str, now: float) -> Place | None:
-        """Of this node among those that have parts."""
-        nodes = self.nodes.split(",")
-        return Place(nodes.index(node), len(nodes), now - self.opened_at) if node in nodes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +29,9 @@ class InspectionView:
     @property
     def opened_at(self) -> datetime:
         return moment(self.about.opened_at)
+
+    def position(self, _sort: str) -> str:
+        return newest_first(self.about.opened_at, self.about.id)
 
 
 @dataclass(frozen=True, slots=True)

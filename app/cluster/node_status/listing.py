@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from heapq import nsmallest
 from operator import itemgetter
-from typing import Generic, Literal, Protocol, TypeVar, get_args
+from typing import Annotated, Generic, Literal, Protocol, TypeVar, get_args
 
 from app.telemetry.call_history.query import CallFilter
 
@@ -33,11 +33,11 @@ class Gathered(Generic[T]):
 class Use:
     """The use of a process, a session or a tenant."""
 
-    resident_bytes: int = 0
-    cpu_s: float = 0.0
-    cpu_percent: float | None = None  # of one core, over the last seconds; None if not measured yet
-    calls: int = 0  # in flight
-    calls_total: int = 0  # of the present sessions
+    resident_bytes: Annotated[int, "Of the processes and all their children."] = 0
+    cpu_s: Annotated[float, "Of those processes, since their start."] = 0.0
+    cpu_percent: Annotated[float | None, "Over the last seconds; 100 is one core. null: not known yet."] = None
+    calls: Annotated[int, "In flight."] = 0
+    calls_total: Annotated[int, "Of the open sessions, since they were opened."] = 0
 
     def amounts(self, sort: str) -> tuple[float, ...]:
         """What this order compares, in turn."""

@@ -17,12 +17,12 @@ from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstream_check import check_upstream
 from app.backends.upstreams.upstreams import Upstreams
 from app.cluster.node_status._census import NOBODY, Census, Counted
-from app.cluster.node_status._process_restart import Restarted, restart
 from app.cluster.node_status.activity import NodeActivity
 from app.cluster.node_status.inspecting import Inspecting
 from app.cluster.node_status.limits_use import LimitsUse, use_of
 from app.cluster.node_status.listing import CallWindow, Listing, Use, Window, position
 from app.cluster.node_status.problems.problem import Problem
+from app.cluster.node_status.process_restart import Restarted, restart
 from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
@@ -166,7 +166,7 @@ class NodeOverview:
         """As `process_restart.restart`."""
         return restart(self._id, self._registry, self._pool, self._supervisor, tenant, process)
 
-    def use(self, window: Window) -> Listing[TenantUse]:
+    def use(self, _tenant: str | None, window: Window) -> Listing[TenantUse]:
         """What each tenant uses: the first MAX_TENANTS tenants."""
         self._supervisor.watch()
         gates = {tenant: gate for tenant, gate in self._registry.gates if gate.sessions}

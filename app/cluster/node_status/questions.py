@@ -1,5 +1,7 @@
 """What nodes are asked: each question is a function of one node, and how the answers of all become one."""
 
+from collections.abc import Sequence
+
 from app.cluster.node_status.activity import NodeActivity, Shown, together
 from app.cluster.node_status.inspecting import Inspecting
 from app.cluster.node_status.inspection_views import (
@@ -16,7 +18,7 @@ from app.cluster.node_status.views import TenantUse
 from app.errors import AGAIN, NodeUnavailable
 
 
-def _summed(told: Gathered[Listing[TenantUse]], window: Window) -> Listing[TenantUse]:
+def _summed(told: Gathered[Listing[TenantUse]], _tenant: str | None, window: Window) -> Listing[TenantUse]:
     sums: dict[str, TenantUse] = {}
     for listing in told.rows:
         for each in listing.rows:
@@ -52,6 +54,16 @@ RESTART_PROCESS = Question(NodeOverview.restart_process, only_one, of_one=True, 
 # --- inspections
 
 
+def inspections(inspecting: Inspecting, tenant: str | None, _window: Window) -> Sequence[InspectionView]:
+    """All: of one that has parts on several nodes, each tells its own."""
+    return inspecting.of(tenant or "")
+
+
+def _views(told: Gathered[Sequence[InspectionView]], _tenant: str | None, window: Window) -> Listing[InspectionView]:
+    every = views_together(one_list(told).rows)
+    return Listing(window.first(every, lambda view: view.position(window.sort)), len(every), told.silent)
+
+
 def _parts(told: Gathered[Seen | None], _tenant: str, _inspection: str, _after: int, limit: int) -> Seen | None:
     only_one(told)  # or nobody knows whether there is one
     return seen_together([each for each in told.rows if each is not None], limit, told.silent)
@@ -73,7 +85,7 @@ def _confirmed(told: Gathered[InspectionView | None], *_: object) -> InspectionV
     return views[0] if views else None
 
 
-INSPECTIONS = Question(Inspecting.of, one_list, "inspections", part="inspecting", of_lost=True)
+INSPECTIONS = Question(inspections, _views, part="inspecting", of_lost=True)
 INSPECTED = Question(Inspecting.seen, _parts, "inspected", part="inspecting", of_lost=True)
 INSPECT_SESSION = Question(Inspecting.open, only_one, "inspect_session", part="inspecting", of_one=True)
 INSPECT_BACKEND = Question(Inspecting.open, _opened, "inspect_backend", part="inspecting")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 from app.backends.failures import BackendFailure
 from app.backends.inventory import BackendSnapshot
@@ -16,25 +17,31 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session. `id` is public: it names the session and gives no access. `use` is that of its process."""
+    """A session. Its use is that of its process, which the sessions of a shared backend have in common."""
 
-    id: str
+    id: Annotated[str, "Derived from the id that the client sends, which is secret."]
     tenant: str
     backend: str
-    principal_tenant: str
-    issuer: str
-    subject: str
+    principal_tenant: Annotated[str, "The tenant of the credential: this one, or `default`."]
+    issuer: Annotated[str, "The issuer of the token; `key` for an API key."]
+    subject: Annotated[str, "The subject of the token, or the id of the API key."]
+    client_name: Annotated[str | None, "As the client says in `initialize`, cut to 80 characters."]
+    client_version: str | None
+    address: Annotated[
+        str | None, "Of the client that opened it, see TRUSTED_PROXIES; null if another node has taken it over."
+    ]
     transport: str
-    state: str
+    state: Annotated[
+        str,
+        "`open`; `parked`, `frozen`: idle, without a process until its next message, or with one "
+        "that stands still; or being opened.",
+    ]
     protocol_version: str
     opened_at: datetime
     age_s: float
-    idle_s: float
+    idle_s: Annotated[float, "Since the client sent something last."]
     process: str | None
     node: str
-    client_name: str | None = None
-    client_version: str | None = None
-    address: str | None = None
     use: Use = NO_USE
 
     def position(self, sort: str) -> str:
@@ -43,28 +50,31 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """A backend's process. `sessions` has the first MAX_NAMED public ids of those it serves.
-
-    `sent_bytes` went to its stdin.
-    """
+    """A backend's process. Memory and CPU time are measured every ten seconds or more often."""
 
     id: str
     tenant: str
     backend: str
-    pid: int
-    state: str
+    pid: Annotated[int, "In tiers 2 and 3 that of bwrap, which wraps the server and ends with it."]
+    state: Annotated[
+        str, "starting, warm, leased or stopping; frozen: leased, and it stands still while its session is idle."
+    ]
     started_at: datetime
     age_s: float
-    sessions: tuple[str, ...]
+    sessions: Annotated[
+        tuple[str, ...], "The sessions it serves: one, unless the backend is shared; at most 100 are listed."
+    ]
     session_count: int
-    stderr_lines: int
+    stderr_lines: Annotated[int, "How many are kept."]
     node: str
     use: Use = NO_USE
-    tier: str = "none"
-    start: str = "exec"
-    start_reason: str = ""
-    sent_bytes: int = 0
-    received_bytes: int = 0
+    tier: Annotated[str, "What confines it: none, base, kernel, namespaces or assisted."] = "none"
+    start: Annotated[
+        str, "`exec`; `fork`: of a template; `template`: it serves nobody, and others are forked from it."
+    ] = "exec"
+    start_reason: Annotated[str, "Why it was executed, although its backend's `start` is another."] = ""
+    sent_bytes: Annotated[int, "Written for its stdin."] = 0
+    received_bytes: Annotated[int, "Read from its stdout."] = 0
 
     def position(self, sort: str) -> str:
         return position(sort, self.id, self.started_at.timestamp(), self.use.amounts(sort))
@@ -72,11 +82,11 @@ class ProcessView:
 
 @dataclass(frozen=True, slots=True)
 class TenantUse:
-    """What one tenant runs on one node, or on all."""
+    """What a tenant uses on all nodes."""
 
     tenant: str
     sessions: int = 0
-    processes: int = 0
+    processes: Annotated[int, "Including warm ones and those of a check."] = 0
     use: Use = NO_USE
 
     def position(self, sort: str) -> str:
@@ -123,10 +133,10 @@ class FailureView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallView(CallFacts):
-    """One call that is over."""
+    """A call that is over. What was sent and answered is not kept."""
 
     id: str
-    at: datetime
+    at: Annotated[datetime, "When it was over."]
     duration_ms: float
 
     @classmethod

@@ -3,19 +3,18 @@
 from starlette.responses import HTMLResponse
 
 from app.console.rest import Refused
-from app.console.visit import Visit
+from app.console.visit import Page, Visit
+from app.domain.views import FAILURES, PROCESSES, SESSIONS, View
 
 
-async def sessions(visit: Visit) -> HTMLResponse:
-    """The sessions of a tenant, on all nodes."""
-    found = await visit.of_tenant("/sessions", cursor=visit.asked("cursor"), limit=50)
-    return visit.show("sessions.html", sessions=found)
+def rows_of(view: View, limit: int = 50) -> Page:
+    """The page of a view, of one tenant on all nodes, in the template with its name."""
 
+    async def page(visit: Visit) -> HTMLResponse:
+        found = await visit.of_tenant(f"/{view.name}", cursor=visit.asked("cursor"), limit=limit)
+        return visit.show(f"{view.name}.html", **{view.name: found})
 
-async def processes(visit: Visit) -> HTMLResponse:
-    """The processes of a tenant, on all nodes."""
-    found = await visit.of_tenant("/processes", cursor=visit.asked("cursor"), limit=50)
-    return visit.show("processes.html", processes=found)
+    return page
 
 
 async def process(visit: Visit) -> HTMLResponse:
@@ -32,15 +31,9 @@ async def process(visit: Visit) -> HTMLResponse:
     return visit.show("process.html", about=about, **found)
 
 
-async def failures(visit: Visit) -> HTMLResponse:
-    """The last failures of backends, newest first."""
-    found = await visit.of_tenant("/failures", cursor=visit.asked("cursor"), limit=100)
-    return visit.show("failures.html", failures=found)
-
-
 PAGES = (
-    ("/tenants/{tenant}/sessions", sessions),
-    ("/tenants/{tenant}/processes", processes),
+    ("/tenants/{tenant}/sessions", rows_of(SESSIONS)),
+    ("/tenants/{tenant}/processes", rows_of(PROCESSES)),
     ("/tenants/{tenant}/processes/{process}", process),
-    ("/tenants/{tenant}/failures", failures),
+    ("/tenants/{tenant}/failures", rows_of(FAILURES, 100)),
 )

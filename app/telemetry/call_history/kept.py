@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
 
 from app.telemetry.call_history.history import CallRecord
 from app.telemetry.call_history.query import CallFilter, CallGroup
@@ -17,16 +17,16 @@ class CallFacts:
     tenant: str
     backend: str
     method: str
-    tool: str
-    outcome: str
-    bytes_in: int
-    bytes_out: int
+    tool: Annotated[str, "The tool or the prompt, or the URI without its query; empty for other methods."]
+    outcome: Annotated[str, "`ok`, `tool_error`, a code of JSON-RPC, or the reason of an error of the gateway."]
+    bytes_in: Annotated[int, "Of the request."]
+    bytes_out: Annotated[int, "Of the result or the error."]
     principal_tenant: str
     issuer: str
     subject: str
     client_name: str
     client_version: str
-    session: str
+    session: Annotated[str, "Its id in the list of sessions."]
     node: str
     request_id: str
     trace_id: str

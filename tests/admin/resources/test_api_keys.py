@@ -41,7 +41,7 @@ async def test_revoked_is_refused_at_once_stays_in_the_list_and_the_node_knows(r
     with pytest.raises(Unauthenticated):
         await rig.admin.authenticator.authenticate(f"Bearer {key}".encode())
     assert (await rig.ask("GET", path)).json()["revoked_at"] is not None
-    assert set(rig.effects.heard) == {("key_revoked", ("acme", "key", key_id(key)))}
+    assert set(rig.heard) == {("principal", "acme", "key", key_id(key))}
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ async def test_a_key_that_is_revoked_already_is_not_written_down_again(rig):
 
 async def test_without_a_record_there_is_no_act(rig, monkeypatch):
     names = await objects(rig)
-    heard, trail = list(rig.effects.heard), await rig.trail()
+    heard, trail = list(rig.heard), await rig.trail()
 
     async def away(*_: object) -> None:
         raise StorageUnavailable
@@ -183,7 +183,7 @@ async def test_without_a_record_there_is_no_act(rig, monkeypatch):
         answer = await rig.ask(method, "/api/v1" + path.format(**names), body)
         assert answer.status_code == 503, path
     monkeypatch.undo()
-    assert rig.effects.heard == heard
+    assert rig.heard == heard
     assert rig.node.running["acme"]
     assert not rig.node.checked
     assert await rig.trail() == trail

@@ -50,7 +50,7 @@ async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_s
     got = (await rig.ask("GET", answer.headers["Location"])).json()
     assert {name: value for name, value in got.items() if name in shown} == shown
     spec = await rig.admin.backends.get("acme", "full")
-    assert rig.effects.heard == [("backend_changed", spec)]
+    assert rig.heard == [("backend", "acme", "full")]
     assert spec.env == FULL["env"]
     assert spec.args == ("cat", "", "ü")
 
@@ -163,7 +163,7 @@ async def test_a_body_that_does_not_fit_is_422_says_where_and_repeats_nothing(un
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
     assert "hunter2" not in answer.text
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ async def test_a_merge_patch_changes_what_it_names_and_null_is_the_default(rig):
     assert (spec.reason, spec.off_by_platform) == ("", False)
     assert (spec.timeouts.call_s, spec.timeouts.idle_s, spec.timeouts.initialize_s) == (60, 5, 1)
     assert spec.env == FULL["env"]
-    assert rig.effects.heard[1:] == [("backend_changed", spec)]
+    assert rig.heard[1:] == [("backend", "acme", "full")]
     await rig.ask("PATCH", PATH + "/full", {"timeouts": None})
     assert (await rig.admin.backends.get("acme", "full")).timeouts.initialize_s == 30
 
@@ -284,7 +284,7 @@ async def test_a_patch_of_env_sets_removes_and_keeps_what_was_read_back(rig):
 async def test_a_patch_that_changes_nothing_makes_no_new_version(rig):
     answer = await rig.ask("PATCH", PATH + "/echo", {"command": "/bin/cat", "env": {"TOKEN": "***"}})
     assert answer.json()["version"] == 1
-    assert rig.effects.heard == []
+    assert rig.heard == []
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ async def test_a_patch_that_does_not_fit_is_422_and_changes_nothing(untouched, p
 async def test_deleted_is_gone_and_the_node_knows(rig):
     assert (await rig.ask("DELETE", PATH + "/echo")).status_code == 204
     assert (await rig.ask("DELETE", PATH + "/echo")).status_code == 404
-    assert rig.effects.heard == [("backend_removed", ("acme", "echo"))]
+    assert rig.heard == [("backend", "acme", "echo")]
     assert (await rig.ask("GET", "/api/v1/tenants/zenith/backends/echo")).status_code == 200
 
 

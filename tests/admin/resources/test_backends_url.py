@@ -35,7 +35,7 @@ async def test_a_value_is_sealed_and_never_shown(rig):
     spec = await rig.admin.backends.get("acme", "far")
     assert SECRET not in repr(spec)
     assert list(OPENER(spec)) == [(b"Authorization", SECRET.encode())]
-    assert rig.effects.heard == [("backend_changed", spec)]
+    assert rig.heard == [("backend", "acme", "far")]
     trail = await rig.trail("acme")
     assert SECRET not in repr(trail)
     assert SECRET not in (await rig.ask("GET", "/api/v1/tenants/acme/backends")).text
@@ -127,7 +127,7 @@ async def test_an_administrator_of_the_tenant_may_and_of_another_may_not(rig):
 )
 async def test_what_does_not_fit_is_refused(untouched, change):
     await add(untouched, 422, **change)
-    assert untouched.effects.heard == []
+    assert untouched.heard == []
 
 
 async def test_a_command_does_not_become_a_url_nor_the_reverse(rig):

@@ -43,7 +43,7 @@ async def test_every_format_first_looked_at_then_made(rig, document, env, found)
     assert (dry.status_code, dry.json()["applied"]) == (200, False)
     assert [each["name"] for each in dry.json()["entries"] if each["outcome"] == "would_create"] == [*found]
     assert await names(rig) == ["echo"]
-    assert (rig.effects.heard, await rig.trail()) == ([], [])
+    assert (rig.heard, await rig.trail()) == ([], [])
 
     answer = (await rig.ask("POST", PATH, {**body, "apply": True})).json()
     created = [each for each in answer["entries"] if each["outcome"] == "created"]
@@ -52,7 +52,7 @@ async def test_every_format_first_looked_at_then_made(rig, document, env, found)
     assert all(each["problems"] for each in answer["entries"] if each["outcome"] == "skipped")
     specs = [await rig.admin.backends.get("acme", name) for name in found]
     assert [spec.command or spec.url for spec in specs] == [*found.values()]
-    assert rig.effects.heard == [("backend_changed", spec) for spec in specs]
+    assert rig.heard == [("backend", *spec.key) for spec in specs]
     acts = [(act.tenant, act.action, act.target) for act in await rig.trail("acme")]
     assert acts == [("acme", "backend.create", f"backends/{name}") for name in found]
 
@@ -235,4 +235,4 @@ async def test_only_for_platform_administrators(untouched):
         answer = await untouched.ask("POST", f"/api/v1/tenants/{tenant}/backends:import", body, key=admin)
         assert answer.status_code == 404
     assert (await untouched.ask("POST", "/api/v1/tenants/nobody/backends:import", body)).status_code == 404
-    assert untouched.effects.heard == []
+    assert untouched.heard == []

@@ -35,8 +35,8 @@ async def made(rig: Rig, **more: Any) -> dict[str, Any]:
 
 def heard(rig: Rig) -> list[str]:
     """The tenants in which the node was told to look at the issuer anew, since the last time."""
-    told = [about[0] for what, about in rig.effects.heard if what == "issuer_changed" and about[1] == ISS]
-    rig.effects.heard.clear()
+    told = [about[0] for kind, *about in rig.heard if kind == "issuer" and about[1] == ISS]
+    rig.heard.clear()
     return told
 
 

@@ -14,7 +14,7 @@ import pytest
 from app.backends.connections._captured import TappedLink
 from app.cluster.node_status import inspecting as module
 from app.cluster.node_status.inspecting import Inspecting
-from app.cluster.node_status.inspection_views import InspectionAsked, InspectionView, seen_together
+from app.cluster.node_status.inspection_views import InspectionView, seen_together
 from app.domain import BackendSpec, Principal
 from app.errors import StorageUnavailable
 from app.protocol.jsonrpc import Request
@@ -24,6 +24,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.storage.audit_act import Act
 from app.telemetry.capture.captured_message import InspectedMessage
+from app.telemetry.capture.inspection import About
 from app.telemetry.capture.masking import MASKED
 from app.telemetry.metrics import Metrics
 from tests.sessions.fakes import FakePool, alone
@@ -33,10 +34,11 @@ OPENER = ("acme", "key", "k2")
 SECRET = "s3cret-of-the-backend"
 
 
-def asked(**members: Any) -> InspectionAsked:
-    return InspectionAsked(**{
-        "id": "i1", "payloads": True, "seconds": 60.0, "reason": "why", "opener_tenant": "acme", "issuer": "key",
-        "subject": "k2", "opened_at": time.time(), **members,
+def asked(seconds: float = 60.0, **members: Any) -> About:
+    now = time.time()
+    return About(**{
+        "id": "i1", "tenant": "acme", "backend": "", "session": "", "transport": "", "payloads": True, "reason": "why",
+        "opener": ("acme", "key", "k2"), "opened_at": now, "ends_at": now + seconds, **members,
     })  # fmt: skip
 
 
@@ -94,7 +96,7 @@ def is_tapped(session: Session) -> bool:
 
 async def test_what_opens_after_it_is_seen_from_its_first_message_and_what_was_open_is_not(rig, principal):
     before = await rig.session(principal)
-    assert rig.inspecting.open("acme", asked(backend="echo")).view is not None
+    assert rig.inspecting.open(asked(backend="echo"), ()).view is not None
     assert rig.inspecting.confirm("acme", "i1") is not None
     after = await rig.session(principal)
     rig.ask(before, "tools/call")
@@ -104,10 +106,10 @@ async def test_what_opens_after_it_is_seen_from_its_first_message_and_what_was_o
     ]  # fmt: skip
     assert [is_tapped(each) for each in (before, after)] == [False, True]
     assert (rig.view().sessions, rig.view().about.session) == (1, "")
-    assert rig.inspecting.open("acme", asked(id="i2", session=before.public_id)).view is not None
-    refused = rig.inspecting.open("acme", asked(id="i3", session=after.public_id))
+    assert rig.inspecting.open(asked(id="i2", session=before.public_id), ()).view is not None
+    refused = rig.inspecting.open(asked(id="i3", session=after.public_id), ())
     assert (refused.view, refused.refusal) == (None, "this session is inspected already: i1")
-    assert "backend is inspected already: i1" in rig.inspecting.open("acme", asked(id="i4", backend="echo")).refusal
+    assert "backend is inspected already: i1" in rig.inspecting.open(asked(id="i4", backend="echo"), ()).refusal
     rig.inspecting.close("acme", "i1")
     assert [is_tapped(each) for each in (before, after)] == [True, False]
     await rig.session(principal)
@@ -117,7 +119,7 @@ async def test_what_opens_after_it_is_seen_from_its_first_message_and_what_was_o
 
 async def test_a_bounded_number_of_sessions_is_seen_at_a_time_and_the_others_are_counted(rig, principal, monkeypatch):
     monkeypatch.setattr(module, "MAX_SESSIONS", 2)
-    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.open(asked(backend="echo"), ())
     sessions = [await rig.session(principal) for _ in range(3)]
     assert [is_tapped(each) for each in sessions] == [True, True, False]
     assert (rig.view().sessions, rig.view().missed) == (2, 1)
@@ -128,7 +130,7 @@ async def test_a_bounded_number_of_sessions_is_seen_at_a_time_and_the_others_are
 
 
 async def test_the_secrets_of_each_version_of_the_backend_are_masked(rig, principal, store):
-    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.open(asked(backend="echo"), ())
     store.specs["acme", "echo"] = replace(SPEC, env={"TOKEN": "secret-of-version-2"})
     session = await rig.session(principal)
     rig.inspecting.backend_changed(replace(SPEC, env={"TOKEN": "secret-of-version-3"}))
@@ -144,7 +146,7 @@ async def test_the_secrets_of_each_version_of_the_backend_are_masked(rig, princi
 
 async def test_the_secrets_of_all_versions_of_a_member_that_run_are_masked(rig):
     rig.specs = [replace(SPEC, env={"TOKEN": f"secret-of-process-{number}"}) for number in (1, 2)]
-    rig.inspecting.open("acme", asked(backend="all"))
+    rig.inspecting.open(asked(backend="all"), ())
     inspection = next(iter(rig.inspecting._inspections))
     line = b'{"text":"secret-of-process-1 secret-of-process-2"}'
     inspection.add(InspectedMessage(1, 1.0, "backend", "to_client", "result", "", "", "", "red", len(line)), line)
@@ -159,7 +161,7 @@ async def test_the_secrets_of_all_versions_of_a_member_that_run_are_masked(rig):
 async def test_secrets_are_masked_in_what_a_message_names_too(rig, principal, store, payloads):
     store.specs["acme", "echo"] = replace(SPEC, env={"TOKEN": SECRET})
     session = await rig.session(principal)
-    rig.inspecting.open("acme", asked(session=session.public_id, payloads=payloads))
+    rig.inspecting.open(asked(session=session.public_id, payloads=payloads), ())
     rig.ask(session, "tools/call", json.dumps(f"id-{SECRET}").encode(), name=f"{'x' * 195}{SECRET}")
     rig.ask(session, "resources/read", b"2", uri="https://me:hunter2x@example.com/a?token=hunter2x")
     rig.ask(session, f"say/{SECRET}", b"3", name="say")
@@ -176,7 +178,7 @@ async def test_secrets_are_masked_in_what_a_message_names_too(rig, principal, st
 async def test_one_that_nobody_confirms_ends_and_what_it_saw_is_gone(rig, principal, monkeypatch):
     session = await rig.session(principal)
     monkeypatch.setattr(module, "CONFIRM_S", -1.0)
-    rig.inspecting.open("acme", asked(session=session.public_id))
+    rig.inspecting.open(asked(session=session.public_id), ())
     rig.ask(session, "tools/call")
     assert (rig.view().ending, rig.view().kept) == ("not_confirmed", 0)
     assert rig.inspecting.confirm("acme", "i1") is None
@@ -185,7 +187,7 @@ async def test_one_that_nobody_confirms_ends_and_what_it_saw_is_gone(rig, princi
 
 async def test_its_time_is_over_in_time_though_the_clock_of_the_machine_was_set_back(rig, monkeypatch):
     clock = since_boot() + 59.0
-    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.open(asked(backend="echo"), ())
     assert rig.inspecting.confirm("acme", "i1") is not None
     monkeypatch.setattr(module, "since_boot", lambda: clock)
     assert rig.view().ending is None
@@ -202,7 +204,7 @@ async def test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant(rig, pri
     ]
     for number, (ending, end) in enumerate(cases):
         id = f"i{number}"
-        rig.inspecting.open("acme", asked(id=id, backend="echo"))
+        rig.inspecting.open(asked(id=id, backend="echo"), ())
         rig.inspecting.confirm("acme", id)
         session = await rig.session(principal)
         assert is_tapped(session)
@@ -220,8 +222,8 @@ async def test_cancelled_half_way_nothing_is_open_and_the_trail_has_every_end(ri
     for name in ("LAST_WORDS_S", "STANDSTILL_S"):
         monkeypatch.setattr(module, name, 60.0)  # longer than a busy machine stands still
     session = await rig.session(principal)
-    rig.inspecting.open("acme", asked(session=session.public_id))
-    rig.inspecting.open("acme", asked(id="i2", backend="echo"))
+    rig.inspecting.open(asked(session=session.public_id), ())
+    rig.inspecting.open(asked(id="i2", backend="echo"), ())
     other = await rig.session(principal)
     rig.inspecting.close("acme", "none")
     async with anyio.create_task_group() as tasks:
@@ -241,7 +243,7 @@ async def test_cancelled_while_the_trail_does_not_answer_it_waits_for_a_bounded_
     monkeypatch.setattr(module, "LAST_WORDS_S", 0.01)
     rig.gate = anyio.Event()
     session = await rig.session(principal)
-    rig.inspecting.open("acme", asked(session=session.public_id))
+    rig.inspecting.open(asked(session=session.public_id), ())
     rig.inspecting.end_of_opener(lambda opener: True)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -256,12 +258,12 @@ async def test_while_the_trail_does_not_answer_the_others_end_in_time(rig, monke
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(module, "LAST_WORDS_S", 0.01)
     rig.gate = anyio.Event()
-    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.open(asked(backend="echo"), ())
     rig.inspecting.end_of_opener(lambda opener: True)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.inspecting.run)
         await anyio.wait_all_tasks_blocked()
-        rig.inspecting.open("acme", asked(id="i2", backend="other", seconds=0.1))
+        rig.inspecting.open(asked(id="i2", backend="other", seconds=0.1), ())
         with anyio.fail_after(5):
             while rig.inspecting.openers():
                 await anyio.sleep(0.01)
@@ -278,7 +280,7 @@ async def test_an_end_that_the_trail_does_not_take_is_written_later(rig, princip
             raise StorageUnavailable
 
     rig.inspecting._write = refuse
-    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.open(asked(backend="echo"), ())
     rig.inspecting.end_of_opener(lambda opener: True)
     for _ in range(3):
         await rig.inspecting._write_ends()
@@ -289,7 +291,7 @@ async def test_an_end_that_the_trail_does_not_take_is_written_later(rig, princip
 async def test_after_a_standstill_all_end_since_others_have_said_that_they_are_over(rig, monkeypatch):
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(module, "STANDSTILL_S", -1.0)  # however short it was
-    rig.inspecting.open("acme", asked(backend="echo"))
+    rig.inspecting.open(asked(backend="echo"), ())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.inspecting.run)
         with anyio.fail_after(20):
@@ -301,10 +303,10 @@ async def test_after_a_standstill_all_end_since_others_have_said_that_they_are_o
 
 async def test_parts_of_several_nodes_become_one_in_the_order_of_time(pool, directory, principal):
     rigs = [Rig(FakePool(), directory) for _ in range(2)]
-    parts = asked(backend="echo").among(["n1", "n2"])
+    parts = asked(backend="echo")
     for rig, name in zip(rigs, ("n1", "n2"), strict=True):
         rig.inspecting._node = name
-        rig.inspecting.open("acme", parts)
+        rig.inspecting.open(parts, ["n1", "n2"])
     sessions = [await rig.session(principal) for rig in rigs]
     for turn in range(5):
         rigs[turn % 2].ask(sessions[turn % 2], "tools/call", b"%d" % (turn + 10))

@@ -114,7 +114,7 @@ async def test_what_runs_is_measured_more_often_while_somebody_looks(registry, p
     )
     overview.processes(None, Window())
     overview.sessions("acme", Window())
-    overview.use(Window())
+    overview.use(None, Window())
     load = overview.load()
     assert len(looks) == 4
     assert (load.node, load.connections, load.calls, load.refuses) == ("n1", 12, 0, None)
@@ -145,8 +145,8 @@ async def test_the_use_of_a_tenant_is_that_of_its_open_sessions(overview, regist
         for number in range(times):
             message = parse_backend(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
             session.calls.begin(message, Listen.STREAM, time.monotonic(), is_own=False)
-    (row,) = overview.use(Window()).rows
+    (row,) = overview.use(None, Window()).rows
     assert (row.tenant, row.sessions, row.use.calls, row.use.calls_total) == ("acme", 3, 5, 5)
     sessions[0].close("deleted")
-    (row,) = overview.use(Window()).rows
+    (row,) = overview.use(None, Window()).rows
     assert (row.sessions, row.use.calls, row.use.calls_total) == (2, 3, 3)

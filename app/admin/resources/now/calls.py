@@ -2,8 +2,7 @@
 
 import math
 from dataclasses import asdict
-from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Query
 from pydantic import BaseModel, Field
@@ -12,41 +11,17 @@ from app.admin._paging import AskedPage, OfBackend, RunningPage, WindowQuery
 from app.admin._route import ResourceRouter
 from app.admin.context import MayReadOfAll
 from app.admin.resources.audit import Moment
-from app.admin.schemas.fields import SILENT, Answer
+from app.admin.schemas.fields import SILENT
+from app.admin.schemas.rows import answer_of
 from app.cluster.node_status.found_calls import find_calls
 from app.cluster.node_status.found_calls import group_calls as grouped
 from app.cluster.node_status.listing import CallWindow
+from app.cluster.node_status.views import CallView
 from app.telemetry.call_history.query import CallGroup, GroupBy
 
 router = ResourceRouter(tags=["calls"])
 
 Words = Annotated[str, Query(max_length=256)]
-
-
-class CallAnswer(Answer):
-    """A call that is over. What was sent and answered is not kept."""
-
-    id: str
-    at: datetime = Field(description="When it was over.")
-    tenant: str
-    backend: str
-    method: str
-    tool: str = Field(description="The tool or the prompt, or the URI without its query; empty for other methods.")
-    outcome: str = Field(
-        description="`ok`, `tool_error`, a code of JSON-RPC, or the reason of an error of the gateway."
-    )
-    duration_ms: float
-    bytes_in: int = Field(description="Of the request.")
-    bytes_out: int = Field(description="Of the result or the error.")
-    principal_tenant: str
-    issuer: str
-    subject: str
-    client_name: str
-    client_version: str
-    session: str = Field(description="Its id in the list of sessions.")
-    node: str
-    request_id: str
-    trace_id: str
 
 
 class CallGroupAnswer(BaseModel):
@@ -109,13 +84,18 @@ async def _window(  # noqa: PLR0913 - each is a parameter of the query
 AskedCalls = Annotated[CallWindow, Depends(_window)]
 
 
-@router.get("/calls")
-async def list_calls(access: MayReadOfAll, asked: AskedPage, window: AskedCalls) -> RunningPage[CallAnswer]:
+_CallAnswer: Any = answer_of(
+    CallView, "CallAnswer", ("id", "at", "tenant", "backend", "method", "tool", "outcome", "duration_ms")
+)
+
+
+@router.get("/calls", response_model=RunningPage[_CallAnswer])
+async def list_calls(access: MayReadOfAll, asked: AskedPage, window: AskedCalls) -> RunningPage[Any]:
     """The last calls of a tenant on all nodes, the newest first; for platform administrators also of all tenants:
     `/tenants/-/calls`, of each node the last 10,000. Each node keeps up to CALLS_PER_TENANT; with CALLS_KEPT_DAYS they
     are in the database too, of which `total` counts 10,000 at most."""
     found = await find_calls(access.admin.node, access.admin.archive, access.reach, window)
-    return WindowQuery(asked, "at", window.backend).page(found, CallAnswer.of)
+    return WindowQuery(asked, window).page(found, _CallAnswer.of)
 
 
 @router.get("/calls:grouped")

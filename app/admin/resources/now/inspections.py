@@ -1,5 +1,6 @@
 """…/inspections, of one tenant: the messages of sessions, for an administrator who says why."""
 
+import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -15,8 +16,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin._paging import AskedPage, RunningPage
+from app.admin._paging import AskedNewest
 from app.admin._route import ResourceRouter
+from app.admin._view import add_list
 from app.admin.context import Access, MayManage, MayRead
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import find_backend
@@ -24,13 +26,11 @@ from app.admin.schemas.fields import SILENT, Name, Strict, one_line
 from app.auth.policy import has_scope
 from app.cluster.node_status.inspection_views import (
     OF_MANY,
-    InspectionAsked,
     InspectionView,
     Seen,
     moment,
-    views_together,
 )
-from app.cluster.node_status.listing import Window, newest_first
+from app.cluster.node_status.listing import Window
 from app.cluster.node_status.questions import (
     CLOSE_INSPECTION,
     CONFIRM_INSPECTION,
@@ -40,7 +40,7 @@ from app.cluster.node_status.questions import (
     INSPECTIONS,
     SESSIONS,
 )
-from app.domain import Scope
+from app.domain import Scope, views
 from app.domain.resources.fields import MAX_REASON
 from app.errors import (
     BackendNotFound,
@@ -54,7 +54,7 @@ from app.errors import (
 from app.http.problems import responses
 from app.storage.audit import Which
 from app.telemetry.capture.captured_message import Direction, InspectedMessage, Kind, Side
-from app.telemetry.capture.inspection import Ending
+from app.telemetry.capture.inspection import About, Ending
 
 MAX_MINUTES = 60
 MAX_MESSAGES = 500
@@ -180,35 +180,28 @@ async def open_inspection(access: MayManage, body: InspectionBody, response: Res
     and in its audit trail; with `inspections: metadata` it allows none with payloads, with `forbidden` none at all."""
     await require_allowed(access, payloads=body.payloads)
     what = await _object(access, body)
-    tenant, issuer, subject = access.principal.identity
-    asked = InspectionAsked(
+    now = access.admin.now().timestamp()
+    ends_at = min(now + body.minutes * 60.0, access.principal.expires_at or math.inf)
+    about = About(
         id=secrets.token_hex(ID_BYTES),
-        session=body.session or "",
+        tenant=access.tenant,
         backend=body.backend or "",
+        session=body.session or "",
+        transport="",
         payloads=body.payloads,
-        seconds=body.minutes * 60.0,
         reason=body.reason,
-        opener_tenant=tenant,
-        issuer=issuer,
-        subject=subject,
-        opened_at=access.admin.now().timestamp(),
-        expires_at=access.principal.expires_at or 0.0,
+        opener=access.principal.identity,
+        opened_at=now,
+        ends_at=ends_at,
     )
     how = f"{'with' if body.payloads else 'without'} payloads, {body.minutes} min: {body.reason}"
-    await access.admin.audit.append(access.act("inspection.open", f"inspections/{asked.id}", f"{what}, {how}"))
-    view = await _opened(access, asked)
-    response.headers["Location"] = f"/api/v1/tenants/{access.tenant}/inspections/{asked.id}"
+    await access.admin.audit.append(access.act("inspection.open", f"inspections/{about.id}", f"{what}, {how}"))
+    view = await _opened(access, about)
+    response.headers["Location"] = f"/api/v1/tenants/{access.tenant}/inspections/{about.id}"
     return InspectionAnswer.of(view)
 
 
-@router.get("/inspections")
-async def list_inspections(access: MayRead, asked: AskedPage) -> RunningPage[InspectionAnswer]:
-    """The open inspections of a tenant's sessions on all nodes, and the last ones that have ended, newest first: who
-    has opened them, and why. The audit trail has all of them (`action=inspection.*`)."""
-    found = await access.admin.node.ask(INSPECTIONS, access.tenant)
-    every = sorted(views_together(found.rows), key=_position)
-    page = asked.of_all(every, _position, InspectionAnswer.of)
-    return RunningPage(**dict(page), total=len(every), silent_nodes=list(found.silent))
+add_list(router, views.INSPECTIONS, INSPECTIONS, InspectionAnswer, asked=AskedNewest)
 
 
 @router.get("/inspections/{inspection}")
@@ -299,7 +292,7 @@ async def _object(access: Access, body: InspectionBody) -> str:
             await find_backend(access, body.backend)
         except BackendNotFound:
             await access.admin.toolsets.find(access.tenant, body.backend)
-        return OF_MANY + body.backend
+        return f"{OF_MANY}{body.backend}"
     assert body.session is not None
     found = await access.admin.node.ask(SESSIONS, access.tenant, Window(only=body.session))
     if not found.rows:
@@ -307,7 +300,7 @@ async def _object(access: Access, body: InspectionBody) -> str:
     return f"session {body.session} of {found.rows[0].backend}"
 
 
-async def _opened(access: Access, asked: InspectionAsked) -> InspectionView:
+async def _opened(access: Access, about: About) -> InspectionView:
     """Opens it, and asks again whether that is allowed: an earlier change is noticed here, a later one ends it. If
     anything fails nothing stays open, and the trail says so.
 
@@ -316,25 +309,25 @@ async def _opened(access: Access, asked: InspectionAsked) -> InspectionView:
         Unauthenticated, Disabled, Forbidden: the credential was revoked meanwhile.
     """
     try:
-        view = await _opened_at_nodes(access, asked)
-        await require_allowed(access, payloads=asked.payloads)
+        view = await _opened_at_nodes(access, about)
+        await require_allowed(access, payloads=about.payloads)
         await access.require_still(Scope.TENANT_ADMIN)
-        confirmed = await access.admin.node.ask(CONFIRM_INSPECTION, access.tenant, asked.id)
+        confirmed = await access.admin.node.ask(CONFIRM_INSPECTION, access.tenant, about.id)
         if confirmed is None or set(confirmed.nodes) != set(view.nodes):
             raise Conflict("the inspection has ended before it could be confirmed")
     except BaseException as error:
         with anyio.move_on_after(GIVE_UP_S, shield=True):
-            await _give_up(access, asked, str(error) or "cancelled")
+            await _give_up(access, about, str(error) or "cancelled")
         raise
     return confirmed
 
 
-async def _opened_at_nodes(access: Access, asked: InspectionAsked) -> InspectionView:
+async def _opened_at_nodes(access: Access, about: About) -> InspectionView:
     nodes = access.admin.node
-    if asked.session:
-        opened = await nodes.ask(INSPECT_SESSION, access.tenant, asked)
+    if about.session:
+        opened = await nodes.ask(INSPECT_SESSION, about, ())
     else:
-        opened = await nodes.ask(INSPECT_BACKEND, access.tenant, asked.among(nodes.ids))
+        opened = await nodes.ask(INSPECT_BACKEND, about, nodes.ids)
     if opened is None:
         raise SessionNotFound(hint="")
     if opened.view is None:
@@ -342,12 +335,12 @@ async def _opened_at_nodes(access: Access, asked: InspectionAsked) -> Inspection
     return opened.view
 
 
-async def _give_up(access: Access, asked: InspectionAsked, why: str) -> None:
+async def _give_up(access: Access, about: About, why: str) -> None:
     """What does not answer now ends by itself in some seconds: it was not confirmed."""
     with suppress(GatewayError):
-        await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, asked.id)
+        await access.admin.node.ask(CLOSE_INSPECTION, access.tenant, about.id)
     with suppress(GatewayError):
-        act = access.act("inspection.close", f"inspections/{asked.id}", f"not opened: {why}")
+        act = access.act("inspection.close", f"inspections/{about.id}", f"not opened: {why}")
         await access.admin.audit.append(act)
 
 
@@ -367,10 +360,6 @@ async def seen(access: Access, inspection: str, after: int, limit: int) -> Seen:
     if found is None:
         raise await _not_found(access, inspection)
     return found
-
-
-def _position(view: InspectionView) -> str:
-    return newest_first(view.about.opened_at, view.about.id)
 
 
 async def _not_found(access: Access, inspection: str) -> NotFound:

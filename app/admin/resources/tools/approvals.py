@@ -87,7 +87,6 @@ async def _decide(access: Access, backend: str, body: DecisionBody, *, approves:
     act = access.act("tool.approve" if approves else "tool.reject", f"backends/{backend}", visible(what)[:1000])
     decision = Decision(approves, body.tools, body.revision, access.principal.name)
     await access.admin.catalog.decide(key, decision, act=act)
-    access.admin.effects.backend_changed(await access.admin.backends.get(*key))
 
 
 async def _key(access: Access, backend: str) -> tuple[str, str]:

@@ -30,10 +30,6 @@ async def _require_sound(access: Access, old: Recipe | None, recipe: Recipe | No
         raise InvalidRequest(problem.words, field=problem.where)
 
 
-def _toolsets_follow(access: Access, _old: Recipe | None, _new: Recipe | None) -> None:
-    access.admin.effects.writings_changed(access.tenant)
-
-
 async def _checked(access: Access, recipe: Recipe, _: Request) -> CheckedRecipe:
     """With its problems, as far as it is known what the toolset shows. Raises StorageUnavailable."""
     spec = await access.admin.toolsets.get(access.tenant, recipe.toolset)
@@ -50,7 +46,6 @@ router = ResourceApi(
     SCHEMAS,
     Special(
         before=_require_sound,
-        after=_toolsets_follow,
         shown=CheckedRecipe,
         show=_checked,
         show_new=partial(_with, []),  # it was checked before it was stored

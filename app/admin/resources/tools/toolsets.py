@@ -96,14 +96,13 @@ def _require_longer(spec: BackendSpec, listing: ToolsetListing) -> None:
 def _patched(access: Access, spec: BackendSpec, patch: ToolsetPatch) -> BackendSpec:
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = TOOLSET_API.merged(access, spec, patch, enabled=switch.enabled, reason=switch.reason)
-    return replace(changed, made=spec.made, home=spec.home, off_by_platform=switch.off_by_platform)
-
-
-def _follow(access: Access, old: BackendSpec | None, new: BackendSpec | None) -> None:
-    if new is not None:
-        access.admin.effects.backend_changed(new)
-    elif old is not None:
-        access.admin.effects.backend_removed(old.key)
+    return replace(
+        changed,
+        made=spec.made,
+        home=spec.home,
+        sandbox_exempt=spec.sandbox_exempt,
+        off_by_platform=switch.off_by_platform,
+    )
 
 
 TOOLSET_API = ResourceApi(
@@ -112,7 +111,6 @@ TOOLSET_API = ResourceApi(
     Special(
         store=lambda admin: admin.toolsets,
         before=_require_sound,
-        after=_follow,
         merged=_patched,
         shown=ShownToolset,
         show=_shown,

@@ -69,7 +69,7 @@ async def test_a_recipe_is_written_shown_changed_and_removed(kitchen):
     assert stale.status_code == 412
     assert (await kitchen.ask("DELETE", PATH + "/cook")).status_code == 204
     assert (await kitchen.ask("GET", PATH + "/cook")).status_code == 404
-    assert kitchen.effects.heard == [("writings_changed", "acme")] * 3
+    assert kitchen.heard == [("writings", "acme")] * 3
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_what_cannot_work_is_refused_and_the_step_named(kitchen, wrong, po
     (error,) = refused.json()["errors"]
     assert error["pointer"] == pointer
     assert error["detail"].startswith(words)
-    assert kitchen.effects.heard == []
+    assert kitchen.heard == []
 
 
 @pytest.mark.parametrize(

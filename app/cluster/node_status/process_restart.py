@@ -1,6 +1,7 @@
 """restart: ends one process, so that another takes its place, and says what becomes of its sessions."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from app.backends.pool import ProcessPool
 from app.processes.supervisor import Supervisor
@@ -13,15 +14,17 @@ _WHY = "an administrator has restarted its process"
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """What a process was (`starting`, `warm`, `leased`, `stopping`, `template`), and its sessions on this node: those
-    that were ended, and those that go on with another process."""
+    """What has become of the process and of its sessions."""
 
     process: str
     backend: str
     node: str
-    was: str
-    ended: int
-    going_on: int
+    was: Annotated[str, "Its state before; `template`: it served nobody, and others were forked from it."]
+    sessions_ended: Annotated[int, "Of a backend with `recovery: end`: their clients open new ones."]
+    sessions_going_on: Annotated[
+        int,
+        "With `recovery: respawn`: they get another process. Calls under way fail, and are not run again.",
+    ]
 
 
 def restart(
