@@ -33,7 +33,6 @@ from app.telemetry.metrics import Metrics
 
 CLOSE_S = 5.0  # for telling the servers, when the node ends
 OWN_HOSTS_S = 60.0
-FORGET_S = 60.0  # between two looks for what is known of backends that have no session any more
 
 Key = tuple[str, str]
 Open = Callable[[BackendSpec], Iterable[tuple[bytes, bytes]]]

@@ -5,7 +5,7 @@ one step of the event loop.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from app.errors import GatewayError, InvalidMessage
 from app.protocol.commands import TARGETS, Answer, Call, Failed
@@ -27,13 +27,6 @@ MAX_OPEN = 256  # requests of a session whose answer is waited for, per kind; th
 
 Key = tuple[str, str, str, bytes]
 Outer = Callable[[bytes], bytes | None]  # the session's id of a call, by that which a bridge has given it
-
-
-class AskedFor(Protocol):
-    """A call for a client that names no session (`sessionless.call.SessionlessCall`)."""
-
-    @property
-    def message(self) -> Request: ...
 
 
 class _Asked(NamedTuple):

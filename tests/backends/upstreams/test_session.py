@@ -521,9 +521,6 @@ async def test_a_server_without_a_stream_is_left_alone():
     assert len(server.of("GET")) == 1
 
 
-OLD_HELLO = json.dumps({"jsonrpc": "2.0", "id": 1, "result": HELLO})
-
-
 def old_server(endpoint="/messages?id=1"):
     """A server of 2024-11-05."""
     streams = []
