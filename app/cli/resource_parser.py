@@ -114,7 +114,7 @@ scopes:
 With --url, or with TRUNKLINE_URL and no --data-dir, these commands use a gateway's REST API. Otherwise `create`, `list`
 and `revoke` use the gateway's database on this machine, also while it runs: this is how the first administrator gets a
 key. Each prints first which one it uses; none creates a database. A revocation in the database reaches every running
-node within 5 seconds.
+node within 2 seconds.
 
 examples:
   trunkline keys create --tenant default --scope platform:admin
