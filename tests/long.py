@@ -25,7 +25,6 @@ LONG = (
     "integration/test_who_eats.py",
     # Attacks. What resists them is tested beside the modules that do.
     "integration/test_misbehaviour_calls.py",
-    "integration/test_parking_attacks.py",
     "integration/test_pin_attacks.py",
     "integration/test_sandbox_attacks.py",
     "integration/test_strangers.py",
@@ -85,8 +84,6 @@ LONG = (
     "integration/test_console_renewals.py::test_a_node_that_does_not_answer_is_named_where_it_is_missing",
     "integration/test_console_sign_in.py::test_the_session_ends_with_the_token",
     "integration/test_ended_sessions.py::test_any_node_knows_why_a_session_has_ended",
-    "integration/test_failures.py::test_a_gateway_that_is_stopping_takes_no_new_session",
-    "integration/test_failures.py::test_a_second_sigterm_stops_at_once",
     "integration/test_failures.py::test_sessions_dropped_without_a_word_leave_no_process",
     "integration/test_files_as_truth.py::test_a_change_between_plan_and_apply_is_noticed_and_not_overwritten",
     "integration/test_files_as_truth.py::test_an_export_applied_to_an_empty_gateway_exports_the_same",

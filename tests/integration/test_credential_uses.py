@@ -97,27 +97,6 @@ async def test_a_key_that_is_used_a_thousand_times_from_a_new_address_says_so_on
     assert gateway.metrics()[COUNTER] == before + 1
 
 
-async def test_what_a_client_claims_about_itself_counts_only_behind_a_proxy(start_gateway: Any) -> None:
-    gateway = start_gateway()  # trusts nobody
-    endpoint = gateway.endpoint(ECHO)
-    for address in (OFFICE, STRANGER):
-        async with from_(address) as http:
-            session = Wire(http, endpoint)
-            await session.open()
-            await session.close()
-    assert list(requests_of(key_of(endpoint, gateway))) == ["127.0.0.1"]
-    assert told(gateway) == []
-
-
-async def test_a_proxy_names_the_last_client_and_not_what_that_says_of_itself(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint(ECHO)
-    async with from_(f"{OFFICE}, {STRANGER}") as http:
-        session = Wire(http, endpoint)
-        await session.open()
-        await session.close()
-    assert list(requests_of(key_of(endpoint, gateway))) == [STRANGER]
-
-
 async def test_requests_to_the_rest_api_count_and_refused_ones_do_not(gateway: Gateway) -> None:
     tenant = gateway.add_tenant()
     key = gateway.key(tenant, ["tenant:read"])

@@ -18,7 +18,7 @@ from mcp_clients import CallFailed, SseSession, StreamableSession
 from tests.integration.gateway import ECHO, MISBEHAVE, Endpoint, Gateway, for_backends, is_alive, may_write, until
 from tests.integration.servers import TRANSPORTS, Transport
 from tests.integration.stopwatch import stopwatch, waited_for_a_processor
-from tests.integration.wire import RpcError, Wire, answer, events, last_message, wire
+from tests.integration.wire import RpcError, Wire, answer, events, wire
 
 ERROR_WITHIN_S = 0.1  # nine times of ten: a busy machine may let nobody run for that long
 ALWAYS_WITHIN_S = 1.0
@@ -245,52 +245,6 @@ async def test_sigterm_lets_calls_finish_ends_streams_and_stops_processes(own_ga
     assert answer(response)["content"][0]["text"] == "[]"
     assert gateway.process.returncode == 0, gateway.log_tail()
     assert not [process for process in family if is_alive(process)]
-
-
-async def test_a_gateway_that_is_stopping_takes_no_new_session(own_gateway: Gateway, tmp_path: Path) -> None:
-    gateway = own_gateway
-    async with call_in_flight(gateway, for_backends(tmp_path) / "sign", 1.5) as (session, _):
-        # Connected before: a connection that is open when the gateway stops listening.
-        async with httpx2.AsyncClient(timeout=30) as connected:
-            assert (await connected.get(gateway.url + "/livez")).status_code == 200
-            gateway.terminate()
-            headers = {**session.headers}
-            del headers["Mcp-Session-Id"]
-
-            async def refusal() -> str:
-                while True:
-                    try:
-                        response = await connected.post(session.url, json=_initialize(), headers=headers)
-                    except httpx2.TransportError:
-                        return "no connection"
-                    if response.status_code == 503:
-                        assert last_message(response)["error"]["data"]["reason"] == "shutting_down"
-                        assert int(response.headers["retry-after"]) >= 1
-                        return "503"
-
-            with anyio.fail_after(30):
-                assert await refusal()
-        with anyio.fail_after(30):
-            await anyio.to_thread.run_sync(gateway.process.wait)
-    assert gateway.process.returncode == 0, gateway.log_tail()
-
-
-async def test_a_second_sigterm_stops_at_once(own_gateway: Gateway, tmp_path: Path) -> None:
-    gateway = own_gateway
-    async with (
-        call_in_flight(gateway, for_backends(tmp_path) / "sign", 60) as (_, call),
-        httpx2.AsyncClient(timeout=30) as http,
-    ):
-        gateway.terminate()
-        with anyio.fail_after(20):
-            while (await _status(http, gateway.url + "/readyz")) == 200:
-                await anyio.sleep(0.02)
-        gateway.terminate()
-        with anyio.fail_after(20):  # less than DRAIN_S
-            await anyio.to_thread.run_sync(gateway.process.wait)
-            with pytest.raises((httpx2.TransportError, RpcError)):
-                answer(await call)
-    await gateway.wait_for_backends(0, within_s=10)
 
 
 async def _status(http: httpx2.AsyncClient, url: str) -> int:

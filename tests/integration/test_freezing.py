@@ -14,9 +14,9 @@ import pytest
 
 from app.jail.sandbox.cgroup_roots import open_roots
 from tests.console.browser import Browser
-from tests.integration.gateway import ROOT, Endpoint, Gateway, is_alive, running_gateway, until
+from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, until
 from tests.integration.parked import COUNTING, WITHIN_S, opened, processes, sessions, states, use
-from tests.integration.wire import Wire, error_of, listening, rpc
+from tests.integration.wire import Wire, listening, rpc
 
 CLOCKWORK = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/clockwork.py")]
 PARK_S = 1.0
@@ -133,23 +133,6 @@ async def test_it_takes_no_time_of_a_processor(gateway: Gateway, http: httpx2.As
         assert await session.call("turns")
 
 
-@pytest.mark.parametrize("what", ["call", "subscription"])
-async def test_a_session_in_which_something_goes_on_is_not_frozen(
-    gateway: Gateway, http: httpx2.AsyncClient, what: str
-) -> None:
-    endpoint = freezing(gateway)
-    async with opened(http, endpoint) as session, opened(http, endpoint), anyio.create_task_group() as tasks:
-        if what == "call":
-            tasks.start_soon(session.call, "hold")
-            await until(lambda: use(endpoint)["in_flight"] == 1, WITHIN_S)
-        else:
-            await session.request("resources/subscribe", {"uri": "a:b"})
-        await until(lambda: sorted(states(endpoint)) == ["frozen", "open"], WITHIN_S)
-        await until(lambda: min(each["idle_s"] for each in sessions(endpoint)) > 2 * PARK_S + 1, WITHIN_S)
-        assert sorted(states(endpoint)) == ["frozen", "open"]
-        tasks.cancel_scope.cancel()
-
-
 async def test_what_a_server_would_say_by_itself_comes_when_it_goes_on(
     gateway: Gateway, http: httpx2.AsyncClient
 ) -> None:
@@ -162,54 +145,6 @@ async def test_what_a_server_would_say_by_itself_comes_when_it_goes_on(
         response = await session.post(rpc("tools/call", 7, {"name": "all", "arguments": {}}))
         # Before the answer it goes where that goes.
         await until(lambda: '"later"' in response.text or heard, WITHIN_S)
-
-
-@pytest.mark.parametrize("how", ["delete", "restart", "remove", "end"])
-async def test_it_ends_as_others_do_and_nothing_is_left(gateway: Gateway, http: httpx2.AsyncClient, how: str) -> None:
-    endpoint = freezing(gateway)
-    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-    session = Wire(http, endpoint)
-    await session.open()
-    await session.call("child")
-    before = gateway.processes_of((await everything(session))["process"])
-    assert len(before) == 2
-    await is_frozen(endpoint)
-    if how == "delete":
-        await session.close()
-    elif how == "restart":
-        gateway.api("POST", f"{path}:restart")
-    elif how == "remove":
-        gateway.api("DELETE", path)
-    else:
-        gateway.api("DELETE", f"/tenants/{endpoint.tenant}/sessions/{sessions(endpoint)[0]['id']}")
-    await until(lambda: not processes(endpoint) and not any(map(is_alive, before)), WITHIN_S)
-    assert (use(endpoint)["sessions"], use(endpoint)["frozen_sessions"]) == (0, 0)
-    assert (await session.post(rpc("ping"))).status_code == 404
-
-
-async def test_a_process_that_is_killed_meanwhile_is_no_silent_loss(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    """With version 1 the kernel ends it when it goes on, for the next message."""
-    endpoint = freezing(gateway)
-    session = Wire(http, endpoint)
-    await session.open()
-    (server,) = gateway.processes_of((await everything(session))["process"])
-    await is_frozen(endpoint)
-    server.kill()
-    response = await session.post(rpc("tools/call", 7, {"name": "all", "arguments": {}}))
-    assert error_of(response).reason in ("backend_exited", "session_ended")
-    await until(lambda: states(endpoint) == [], WITHIN_S)
-    assert use(endpoint)["frozen_sessions"] == 0
-
-
-async def test_no_more_are_frozen_than_the_tenant_may_have(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    tenant = gateway.add_tenant(frozen_sessions=1)
-    endpoint = freezing(gateway, tenant=tenant)
-    async with opened(http, endpoint), opened(http, endpoint):
-        await until(lambda: sorted(states(endpoint)) == ["frozen", "open"], WITHIN_S)
-        await until(lambda: min(each["idle_s"] for each in sessions(endpoint)) > 2 * PARK_S + 1, WITHIN_S)
-        assert sorted(states(endpoint)) == ["frozen", "open"]
-        gateway.api("PATCH", f"/tenants/{tenant}", {"limits": {"frozen_sessions": 2}})
-        await is_frozen(endpoint, 2)
 
 
 async def test_calls_and_freezing_at_the_same_moment_lose_nothing_and_run_nothing_twice(
@@ -264,18 +199,6 @@ async def test_nothing_stands_still_for_ever_when_its_node_is_gone(
         else:
             own.kill()
         await until(lambda: not own.backends(), WITHIN_S)
-
-
-async def test_one_that_waits_for_a_process_ends_it(start_gateway: Any, http: httpx2.AsyncClient) -> None:
-    """It cannot give its process back without its state."""
-    require_freezer()
-    gateway = start_gateway(MAX_PROCESSES="1")
-    endpoint = freezing(gateway, timeouts={"reclaim_idle_s": 1.5})
-    session = Wire(http, endpoint)
-    await session.open()
-    await is_frozen(endpoint)
-    async with opened(http, endpoint):
-        assert error_of(await session.post(rpc("ping"))).data["cause"] == "reclaimed"
 
 
 async def test_where_nothing_can_be_frozen_the_backend_says_so(gateway: Gateway, http: httpx2.AsyncClient) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, MISBEHAVE, ROOT, Endpoint, Gateway, until
+from tests.integration.gateway import MISBEHAVE, ROOT, Endpoint, Gateway, until
 from tests.integration.wire import RpcError, Wire, wire
 
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
@@ -104,21 +104,6 @@ async def test_who_was_affected_is_named_when_the_process_is_gone(gateway: Gatew
     assert (hidden["detail"], hidden["stderr"], hidden["affected"]) == ("exit status 5", [], [])
 
 
-async def test_a_call_that_hangs_is_a_failure_and_says_which_tool(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint([*MISBEHAVE, "never"], timeouts={"call_s": 0.5})
-    async with wire(endpoint) as session:
-        for _ in range(2):
-            assert (await session.ask("dig_for_gold\x1b[2J")).reason == "timeout"
-        (failure,) = shown(endpoint)["failures"]
-        assert (failure["kind"], failure["method"]) == ("timeout", "tools/call")
-        assert failure["tool"] == "dig_for_gold?[2J"
-        assert (failure["times"], failure["before_handshake"]) == (2, False)
-        assert [each["session"] for each in failure["affected"]] == [public(session)]
-        assert shown(endpoint)["status"] == "running"
-        reader = gateway.key(endpoint.tenant, ["tenant:read"])
-        assert shown(endpoint, key=reader)["failures"][0]["tool"] is None
-
-
 async def test_a_server_that_never_answers_initialize_is_a_failure(gateway: Gateway) -> None:
     endpoint = gateway.endpoint([*MISBEHAVE, "silent"], timeouts={"initialize_s": 0.5})
     await refused(endpoint)
@@ -129,15 +114,6 @@ async def test_a_server_that_never_answers_initialize_is_a_failure(gateway: Gate
     failure = await has_failed(shared)
     assert (failure["kind"], failure["before_handshake"]) == ("not_initialized", True)
     assert "did not answer `initialize`" in failure["detail"]
-
-
-async def test_a_command_that_is_not_there_is_a_failure(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint(["no-such-command"])
-    await refused(endpoint)
-    failure = await has_failed(endpoint)
-    assert (failure["kind"], failure["process"], failure["pid"]) == ("not_started", None, None)
-    assert failure["detail"] == "No such file or directory: 'no-such-command'"
-    assert failure["affected_count"] == 1
 
 
 @pytest.mark.parametrize("how", [{"isolation": "shared"}, {"recovery": "respawn"}], ids=str)
@@ -162,20 +138,3 @@ async def test_secrets_of_the_environment_are_masked(gateway: Gateway) -> None:
     failure = await has_failed(endpoint)
     assert failure["stderr"] == ["cannot log in with ***"]
     assert "swordfish" not in gateway.log.read_text(errors="replace")
-
-
-async def test_what_was_stopped_is_no_failure_and_a_new_backend_has_none(gateway: Gateway) -> None:
-    endpoint = gateway.endpoint([*ECHO], warm=1)
-    async with wire(endpoint):
-        pass
-    path = f"/tenants/{endpoint.tenant}/backends"
-    gateway.api("POST", f"{path}/{endpoint.name}:restart")
-    gateway.api("PATCH", f"{path}/{endpoint.name}", {"args": [*ECHO[1:-1], "/no/such/file"]})
-    failure = await has_failed(endpoint)
-    assert failure["version"] == 2
-    gateway.api("PATCH", f"{path}/{endpoint.name}", {"enabled": False})
-    assert shown(endpoint)["status"] == "disabled"
-    assert shown(endpoint)["failures"]
-    gateway.api("DELETE", f"{path}/{endpoint.name}")
-    gateway.add_backend(endpoint.tenant, endpoint.name, ECHO[0], ECHO[1:])
-    assert shown(endpoint)["failures"] == []

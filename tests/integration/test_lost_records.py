@@ -40,23 +40,6 @@ async def under_watch(tmp_path: Path, database: str) -> AsyncIterator[tuple[Node
 
 
 @pytest.mark.long
-async def test_single_keys_that_redis_evicts(
-    tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
-) -> None:
-    evictions = 2000 if request.config.getoption("--long") else 200
-    async with under_watch(tmp_path, postgres_database) as (nodes, watch):
-        began_at = time.monotonic()
-        with nodes.redis.client() as client:
-            for _ in range(evictions):
-                victim = client.randomkey()
-                if victim is not None:
-                    client.delete(victim)
-                await anyio.sleep(0.02)
-        recovered = await watch.has_recovered(time.monotonic())
-        watch.require_service(f"{evictions} keys evicted", began_at, time.monotonic(), [recovered])
-
-
-@pytest.mark.long
 async def test_writes_of_the_last_second_are_lost(
     tmp_path: Path, postgres_database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -158,27 +141,6 @@ async def test_records_that_others_have_written_give_nobody_anything(
         noticed = [node.metrics()[POISONED] - count for node, count in zip(nodes.all, before, strict=True)]
         print(f"noticed {noticed} times")
         assert all(noticed)
-
-
-async def test_a_journal_put_in_the_place_of_another_restores_nothing(tmp_path: Path, own_nodes: Nodes) -> None:
-    trace = for_backends(tmp_path) / "trace"
-    endpoint = own_nodes.all[0].endpoint([*COUNTING, str(trace)], recovery="respawn")
-    mine, others = own_nodes.urls(endpoint)
-    async with httpx2.AsyncClient(timeout=30) as http:
-        victim, other = Wire(http, endpoint), Wire(http, endpoint)
-        for session in (victim, other):
-            session.url = mine
-            await session.open()
-            await mark(session, mine, "before")
-        await anyio.sleep(1.0)  # what was said is written down within 20 ms, later on a busy machine
-        own_nodes.all[0].kill()
-        with own_nodes.redis.client() as client:
-            for kind in ("head", "log"):
-                source, target = (f"trunkline:{kind}:{session_key(session.session_id)}" for session in (other, victim))
-                put_the_record_of_another(client, target.encode(), source.encode())
-        refused = await final(victim, others, "stolen")
-        assert (refused.status_code, trace.read_text().count("stolen")) == (404, 0), refused.text
-        await mark(other, others, "own")
 
 
 def require_one_owner_each(nodes: Iterable[Gateway], endpoint: Endpoint, sessions: int) -> None:

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends, is_alive, until
-from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes, running_nodes
+from tests.integration.nodes import AGAIN_WITHIN_S, BUSY_S, Nodes
 from tests.integration.wire import LATEST, RpcError, Wire, answer, events
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
@@ -215,28 +215,6 @@ async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_n
     )
     print(f"{len(tally.unknown)} calls without a known outcome")
     assert p99 <= AGAIN_WITHIN_S + (0 if full else BUSY_S)
-
-
-async def test_calls_in_flight_at_a_sigterm_are_all_answered(tmp_path: Path, postgres_database: str) -> None:
-    tally, trace = Tally(), for_backends(tmp_path) / "trace"
-    with running_nodes(tmp_path, postgres_database, 2, DRAIN_S="20") as nodes:
-        await nodes.all_know_each_other()
-        limits = {"pids": 256}  # the server has a thread for each call that takes its time
-        endpoint = respawning(nodes.all[0], trace, isolation="shared", limits=limits)
-        async with clients(nodes, endpoint, tally, 50) as opened:
-            async with anyio.create_task_group() as tasks:
-                for client, _ in itertools.product(opened, range(4)):
-                    tasks.start_soon(partial(client.call, ms=random.randint(1500, 4000)))
-                await until(lambda: sum(executed(trace).values()) == 200, 60)
-                nodes.all[0].terminate()
-                started = time.monotonic()
-                status = await anyio.to_thread.run_sync(nodes.all[0].process.wait, 30)
-                took_s = time.monotonic() - started
-            assert (status, len(tally.answered), tally.unknown) == (0, 200, {})
-            for client in opened:
-                await client.call()
-        require_no_double(tally, trace)
-    assert took_s < 20, took_s
 
 
 async def test_rolling_restarts_under_load_fail_no_call(tmp_path: Path, own_nodes: Nodes, full: bool) -> None:

@@ -66,26 +66,6 @@ async def test_json_of_any_kind_arrives_as_the_bytes_it_was_written_in(odd: Endp
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(ANSWER.replace(b"%ID%", b'"%ID%"'), id="a string for a number"),
-        pytest.param(ANSWER.replace(b"%ID%", b"%ID%.0"), id="a float for a number"),
-        pytest.param(ANSWER.replace(b"%ID%", b"%ID%e0"), id="an exponent for a number"),
-        pytest.param(ANSWER[:-1] + b',"error":null}', id="null beside the result"),
-        pytest.param(b"[" + ANSWER + b"]", id="a batch"),
-        pytest.param(
-            b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}' + ANSWER, id="two"
-        ),
-    ],
-)
-async def test_an_answer_in_another_form_is_the_answer(odd: Endpoint, line: bytes) -> None:
-    async with wire(odd) as session:
-        with in_time():
-            response = await session.post(saying(line))
-        assert last_message(response)["result"] == {"ok": True}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
         pytest.param(b'{"jsonrpc":"2.0","id":%ID%,"result":{"x":NaN}}', id="NaN"),
         pytest.param(b'{"result":{"x":NaN},"jsonrpc":"2.0","id":%ID%}', id="NaN, and the id last"),
         pytest.param(b'{"jsonrpc":"2.0","id":%ID%,"result":{"x":"caf\xe9"}}', id="Latin-1"),
@@ -99,23 +79,6 @@ async def test_a_broken_answer_ends_its_own_call_at_once(odd: Endpoint, line: by
         with in_time():
             response = await session.post(saying(line))
         assert last_message(response)["error"]["data"]["reason"] == "invalid_response"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":null}', id="params null"),
-        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":[1]}', id="params a list"),
-        pytest.param(b'{"jsonrpc":"2.0","id":%PARKED%,"method":"roots/list","params":{"x":NaN}}', id="params broken"),
-        pytest.param(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}', id="an error without an id"),
-        pytest.param(b'{"jsonrpc":"2.0","method":"x","params":{"x":"%LONG%"}}', id="too long"),
-        pytest.param(b'{"result":{"x":NaN,"id":%PARKED%}', id="an id that is a payload's"),
-    ],
-)
-async def test_a_line_that_answers_no_call_ends_none(odd: Endpoint, line: bytes) -> None:
-    async with with_a_parked_call(odd) as session:
-        response = await session.post(saying(line + b"\n" + ANSWER))
-        assert last_message(response)["result"] == {"ok": True}
 
 
 async def test_an_answer_over_the_limit_whose_id_comes_last_ends_its_own_call(odd: Endpoint) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 from mcp_clients import CallFailed, StreamableSession
 
 from tests.console.browser import Browser
+from tests.integration.asked import AskedSseClient, Places
 from tests.integration.gateway import ECHO, Gateway, until
-from tests.integration.nodes import Nodes
 from tests.integration.parked import (
     COUNTING,
     PARK_S,
-    STATELESS,
     WITHIN_S,
+    is_awake,
     is_open,
     is_parked,
     opened,
@@ -32,7 +31,7 @@ from tests.integration.parked import (
     whoami,
 )
 from tests.integration.sessionless_wire import SessionlessClient
-from tests.integration.wire import RpcError, Wire, answer, error_of, listening, rpc
+from tests.integration.wire import RpcError, Wire, events, listening, rpc
 
 MANY, PLACES = 200, 8
 CONNECTIONS = 500  # of the client at once; a node closes those over MAX_CONNECTIONS
@@ -73,30 +72,6 @@ async def test_a_warm_process_wakes_it(gateway: Gateway, http: httpx2.AsyncClien
         before = gateway.metrics().get('trunkline_session_wakes_total{result="warm"}', 0.0)
         assert await session.call("echo", text="at once") == "at once"
         assert gateway.metrics()['trunkline_session_wakes_total{result="warm"}'] == before + 1
-
-
-async def test_a_subscribed_session_keeps_its_process(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    endpoint = parking(gateway)
-    async with opened(http, endpoint) as session, opened(http, endpoint), listening(session) as heard:
-        await session.request("resources/subscribe", {"uri": "note:a"})
-        before = await whoami(session)
-        await until(lambda: sorted(states(endpoint)) == ["open", "parked"], WITHIN_S)
-        await until(lambda: min(each["idle_s"] for each in sessions(endpoint)) > 2 * PARK_S + 1, WITHIN_S)
-        assert await session.call("update", uri="note:a")
-        assert (await whoami(session))["process"] == before["process"]
-        await until(lambda: "notifications/resources/updated" in [each["method"] for each in heard], WITHIN_S)
-        await session.request("resources/unsubscribe", {"uri": "note:a"})
-        await is_parked(endpoint, 2)
-
-
-async def test_a_session_that_asks_or_is_asked_keeps_its_process(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    endpoint = parking(gateway)
-    async with opened(http, endpoint) as session, anyio.create_task_group() as tasks:
-        tasks.start_soon(session.call, "later")
-        await until(lambda: use(endpoint)["in_flight"] == 1, WITHIN_S)
-        await anyio.sleep(PARK_S + 1.5)  # calm: nothing tells of what does not happen
-        assert states(endpoint) == ["open"]
-        await session.call("release")
 
 
 async def test_calls_and_parking_at_the_same_moment_lose_nothing_and_run_nothing_twice(
@@ -192,48 +167,6 @@ async def test_a_restart_does_not_end_it(gateway: Gateway, http: httpx2.AsyncCli
         assert (await other.post(rpc("ping"))).status_code == 404
 
 
-async def test_whoever_may_not_have_it_any_more_loses_it(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    endpoint = parking(gateway)
-    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-    session = Wire(http, endpoint)
-    await session.open()
-    await is_parked(endpoint)
-    gateway.api("PATCH", path, {"enabled": False, "reason": "it is broken"})
-    assert states(endpoint) == []
-    assert error_of(await session.post(rpc("ping"))).reason == "disabled"
-    gateway.api("PATCH", path, {"enabled": True})
-    again = Wire(http, endpoint)
-    await again.open()
-    await is_parked(endpoint)
-    gateway.api("DELETE", path)
-    assert (use(endpoint)["sessions"], use(endpoint)["parked_sessions"]) == (0, 0)
-
-
-async def test_a_backend_that_does_not_start_leaves_it_parked(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    endpoint = parking(gateway)
-    path = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
-    async with opened(http, endpoint) as session:
-        await is_parked(endpoint)
-        gateway.api("PATCH", path, {"command": "/does/not/exist", "args": []})
-        error = await session.ask("echo", text="x")
-        assert error.reason == "backend_unavailable"
-        assert states(endpoint) == ["parked"]
-        gateway.api("PATCH", path, {"command": STATELESS[0], "args": STATELESS[1:]})
-        assert await session.call("echo", text="repaired") == "repaired"
-
-
-async def test_a_process_that_dies_while_it_wakes_a_session_is_replaced(
-    gateway: Gateway, http: httpx2.AsyncClient
-) -> None:
-    endpoint = parking(gateway)
-    async with opened(http, endpoint) as session:
-        await is_parked(endpoint)
-        with pytest.raises(RpcError, match="exit status 3"):
-            await session.call("crash")
-        assert await session.call("echo", text="another") == "another"
-        await is_parked(endpoint)
-
-
 async def test_a_backend_of_which_some_tools_are_shown_is_parked_too(
     gateway: Gateway, http: httpx2.AsyncClient
 ) -> None:
@@ -274,42 +207,35 @@ async def test_a_client_without_sessions_notices_nothing(gateway: Gateway, http:
     assert await client.call("echo", text="two") == "two"
 
 
-@pytest.mark.parametrize("how", ["killed", "drained"])
-async def test_another_node_has_it_parked_and_wakes_it(own_nodes: Nodes, http: httpx2.AsyncClient, how: str) -> None:
-    here, there = own_nodes.all
-    endpoint = parking(here)
-    urls = own_nodes.urls(endpoint)
-    session = Wire(http, endpoint)
-    session.url = urls[0]
-    await session.open()
-    await session.request("logging/setLevel", {"level": "warning"})
-    await is_parked(endpoint)
-    await here.wait_for_backends(0)
-    session.url = urls[1]
-    if how == "killed":
-        here.kill()
-    else:
-        here.process.send_signal(signal.SIGTERM)
-        assert await anyio.to_thread.run_sync(here.process.wait, 40) == 0
-    async with listening(session):  # a reader of its stream brings it here, and starts nothing
-        await until(lambda: states(endpoint, there) == ["parked"], WITHIN_S, lambda: str(states(endpoint, there)))
-        assert there.backends() == []
-        found = await whoami(session)
-        assert found["heard"] == ["initialize", "notifications/initialized", "logging/setLevel warning"]
-    await session.close()
-
-
-async def test_a_node_passes_requests_on_to_the_one_that_has_it_parked(
-    own_nodes: Nodes, http: httpx2.AsyncClient
+async def test_a_stream_is_resumed_while_its_session_is_parked_and_wakes_nothing(
+    gateway: Gateway, http: httpx2.AsyncClient
 ) -> None:
-    endpoint = parking(own_nodes.all[0])
-    urls = own_nodes.urls(endpoint)
-    session = Wire(http, endpoint)
-    session.url = urls[0]
-    await session.open()
-    await is_parked(endpoint)
-    session.url = urls[1]
-    assert states(endpoint, own_nodes.all[1]) == ["parked"]
-    assert answer(await session.post(rpc("ping"))) == {}
-    await is_open(endpoint, session)
-    await session.close()
+    endpoint = parking(gateway)
+    async with opened(http, endpoint) as session:
+        async with session.stream("GET") as response:
+            await session.call("change")
+            last = await anext(each.id or "" async for each in events(response) if each.data)
+        await is_parked(endpoint)
+        await until(lambda: not processes(endpoint), WITHIN_S)
+        async with session.stream("GET", last_event_id=last) as response:
+            assert response.status_code == 200
+            assert (states(endpoint), processes(endpoint)) == (["parked"], [])
+            await session.call("change")
+            heard = await anext(each async for each in events(response) if each.data)
+            assert heard.message["method"] == "notifications/tools/list_changed"
+            assert heard.id != last
+
+
+@pytest.mark.parametrize("isolation", ["session", "shared"])
+async def test_a_session_of_2024_11_05_is_parked_and_woken_on_its_stream(
+    gateway: Gateway, http: httpx2.AsyncClient, isolation: str
+) -> None:
+    endpoint = parking(gateway, isolation=isolation)
+    async with AskedSseClient(http, endpoint, Places(*[endpoint.mcp] * len(Places._fields))) as client:
+        await client.open()
+        before = await client.process()
+        await is_parked(endpoint)
+        after = await client.process()
+        assert isolation == "shared" or after != before
+        await is_awake(endpoint, client.process)
+        assert {each.get("method") for each in client.strays} <= {"notifications/tools/list_changed"}

@@ -18,7 +18,7 @@ import pytest
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, for_backends, until
 from tests.integration.nodes import BUSY_S, Nodes, running_nodes
-from tests.integration.wire import Wire, answer, error_of, events, last_message
+from tests.integration.wire import Wire, answer, error_of, last_message
 
 COUNTING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/counting.py")]
 SESSIONS = 5
@@ -155,47 +155,6 @@ async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_take
 
 
 @pytest.mark.long
-async def test_events_of_the_old_process_are_not_delivered_after_the_pause(
-    tmp_path: Path, postgres_database: str
-) -> None:
-    async with rig(tmp_path, postgres_database) as it:
-        session, heard = it.sessions[0], dict[int, list[str]]()
-
-        async def listen(node: int, last: str | None) -> None:
-            heard[node] = []
-            headers = session.headers | ({} if last is None else {"Last-Event-ID": last})
-            async with it.http.stream("GET", it.urls[node], headers=headers) as stream:
-                assert stream.status_code == 200, await stream.aread()
-                async for event in events(stream):
-                    if event.data and event.message["method"] == "notifications/resources/updated":
-                        heard[node].append(event.message["params"]["uri"])
-                    last_id[node] = event.id or ""
-
-        async def tell(node: int, token: str) -> None:
-            message = call(session, token)
-            message["params"]["name"] = "tell"  # type: ignore[index]
-            response = await it.http.post(it.urls[node], json=message, headers=session.headers)
-            assert response.status_code == 200, response.text
-
-        last_id: dict[int, str] = {}
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listen, 1, None)
-            await until(lambda: 1 in last_id, 5)
-            await tell(1, "first")
-            await until(lambda: heard[1] == ["first"], 5)
-            async with paused(it.sleeper):
-                await it.mark(session, 0)
-                await tell(0, "second")
-                tasks.start_soon(listen, 0, last_id[1])
-                await until(lambda: heard.get(0) == ["second"], 5, lambda: heard)
-            await it.mark(session, 1)
-            await tell(1, "third")
-            await until(lambda: heard[0] == ["second", "third"], 5, lambda: heard)
-            assert heard[1] == ["first"]
-            await session.close()
-
-
-@pytest.mark.long
 async def test_a_request_that_was_half_there_before_the_pause_is_not_accepted(
     tmp_path: Path, postgres_database: str
 ) -> None:
@@ -228,16 +187,3 @@ async def test_a_request_that_was_half_there_before_the_pause_is_not_accepted(
         for session in it.sessions:
             await it.mark(session, 1)
         await it.nodes.have_only(SESSIONS, it.endpoint)
-
-
-@pytest.mark.long
-async def test_a_stream_asked_for_at_another_node_during_the_pause_comes_or_is_refused(
-    tmp_path: Path, postgres_database: str
-) -> None:
-    async with rig(tmp_path, postgres_database) as it:
-        session, statuses = it.sessions[0], list[int]()
-        async with paused(it.sleeper):
-            while not statuses or statuses[-1] != 200:
-                async with it.http.stream("GET", it.urls[0], headers=session.headers) as stream:
-                    statuses.append(stream.status_code)
-        assert set(statuses) <= {200, 503}, statuses

@@ -117,27 +117,6 @@ async def test_what_a_session_is_told_later_is_compared_in_that_session(gateway:
             assert (await session.ask("say")).reason == "tool_withheld"
 
 
-async def test_only_administrators_of_the_tenant_decide_and_others_learn_nothing(gateway: Gateway) -> None:
-    turncoat = Turncoat(gateway, "honest")
-    stranger = gateway.add_tenant()
-    keys = [
-        gateway.key(turncoat.tenant),
-        gateway.key(turncoat.tenant, ["tenant:read"]),
-        gateway.key(stranger, ["tenant:admin"]),
-        gateway.key(stranger, ["tenant:read"]),
-    ]
-    for key in keys:
-        is_reader = key == keys[1]
-        for verb in ("approve", "reject"):
-            gateway.api("POST", f"{turncoat.path}/tools:{verb}", {}, key=key, expect=403 if key in keys[:2] else 404)
-        gateway.api("PATCH", turncoat.path, {"pin": "off"}, key=key, expect=403 if key in keys[:2] else 404)
-        expected = 200 if is_reader else 403 if key == keys[0] else 404
-        for path in (turncoat.path + "/tools", f"/tenants/{turncoat.tenant}/catalog:search?query=say"):
-            gateway.api("GET", path, key=key, expect=expected)
-    mine = gateway.api("GET", f"/tenants/{stranger}/catalog:search?query=say", key=keys[2])
-    assert mine["items"] == []
-
-
 async def test_hostile_queries_and_thousands_of_tools_hold_nobody_up(gateway: Gateway) -> None:
     turncoat = Turncoat(gateway, "many")
     looked_at = turncoat.entry()["looked_at"]

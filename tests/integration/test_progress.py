@@ -186,20 +186,6 @@ def test_plan_and_export_say_what_they_read_and_compare(shell, held, gateway, te
         assert "\r" not in done.stderr
 
 
-def test_import_says_which_server_it_registers(shell, held, gateway, tenant):
-    slow, path = held("POST .*/backends$"), shell.put("mcp.json", json.dumps(SERVERS))
-    words = ("import", path, "--apply", "--tenant", tenant)
-    with shell.running(*words, URL=slow.url) as (terminal, program):
-        terminal.shows(r"^registering 1 of 2: one \(\d+ s\)$")
-        slow.let_go()
-        rows = shell.rows_of(terminal, program)
-    assert rows == [f"trunkline: gateway {slow.url}"]
-    assert [each["name"] for each in gateway.api("GET", f"/tenants/{tenant}/backends")["items"]] == ["one", "two"]
-    stdout = shell.stdout.read_text()
-    done = shell.script("import", path, "--apply", "--tenant", gateway.add_tenant())
-    assert (done.stderr, done.stdout) == (f"trunkline: gateway {gateway.url}\n", stdout)
-
-
 @pytest.fixture
 def waits(gateway: Gateway, tenant: str, tmp_path: Path) -> Path:
     """When this file is there, the backend `waits` begins to answer."""

@@ -14,7 +14,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.integration.gateway import ROOT, Gateway, for_backends, running_gateway, until
+from tests.integration.gateway import ROOT, Gateway, running_gateway
 from tests.integration.stopwatch import waited_for_a_processor
 from tests.integration.wire import wire
 
@@ -97,17 +97,6 @@ async def test_no_network_is_none_and_web_leads_neither_to_the_machine_nor_to_a_
     assert [what for what, (came, *_) in found.items() if came == "got"] == []
 
 
-async def test_daemons_without_environment_session_or_mark_do_not_outlive_their_session(target: Gateway) -> None:
-    def daemons() -> int:
-        found = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
-        return found.count(["sleep", str(SLEEP_S)])
-
-    async with wire(hostile(target)) as session:
-        assert await session.call("cling") == "3"
-        await until(lambda: daemons() == 3, 20)
-    await until(lambda: not daemons(), 10)
-
-
 @pytest.mark.parametrize("mode", ["bytes", "names"])
 def test_a_check_of_a_hostile_server_is_answered_and_holds_up_nobody(target: Gateway, mode: str) -> None:
     endpoint = hostile(target, mode)
@@ -140,23 +129,6 @@ def test_what_leads_to_the_gateway_s_data_cannot_be_declared(target: Gateway, tm
         check = target.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
         assert check["failure"]["reason"] == "backend_exited", path
         assert "which no sandbox opens" in " ".join(check["failure"]["stderr"]), path
-
-
-async def test_a_link_in_what_a_backend_may_write_leads_to_nothing_else_when_it_starts_again(
-    target: Gateway, tmp_path: Path
-) -> None:
-    mine, note = for_backends(tmp_path), tmp_path / "another" / "note"
-    mine.chmod(0o777)
-    note.parent.mkdir()
-    note.write_text("another tenant's")
-    note.chmod(0o666)
-    (mine / "work").symlink_to(note.parent)
-    work = {"write": [str(mine)], "cwd": str(mine / "work")}
-    nested = {"write": [str(mine), str(mine / "work")], "cwd": None}
-    for fields in (work, nested):
-        endpoint = hostile(target, sandbox={"write": fields["write"]}, cwd=fields["cwd"])
-        check = target.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
-        assert "by the link" in " ".join(check["failure"]["stderr"]), check
 
 
 async def test_a_working_directory_below_the_home_is_made_in_every_tier(target: Gateway) -> None:

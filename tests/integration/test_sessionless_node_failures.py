@@ -53,19 +53,6 @@ async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
     assert Counter(journal.read_text().splitlines())["began 0"] == 1
 
 
-async def test_a_call_that_waits_on_a_node_that_drains_is_lost_and_its_caller_served_elsewhere(
-    http: httpx2.AsyncClient, tmp_path: Path, own_nodes: Nodes
-) -> None:
-    journal = for_backends(tmp_path) / "journal"
-    client, [asked], survivor = await waiting(http, own_nodes, journal, 1)
-    own_nodes.all[0].terminate()
-    assert await anyio.to_thread.run_sync(own_nodes.all[0].process.wait, 45) == 0
-    assert await reason(client, "poll", asked, survivor, n=0) == "state_lost"
-    client.nodes = [survivor]
-    assert await client.answer_all("poll", "new", n=1) == "name-new likes color-new"
-    assert sorted(journal.read_text().splitlines()) == ["began 0", "began 1", "ended 1"]
-
-
 # --- nodes that die, stand still, and stop
 
 
@@ -101,34 +88,6 @@ async def test_a_caller_whose_node_dies_is_served_by_another_within_seconds(
                 tasks.start_soon(one, client)
         print(f"\nserved again after {min(waits):.1f} to {max(waits):.1f} s")
         assert max(waits) < AGAIN_WITHIN_S + (0 if full else BUSY_S)
-
-
-@pytest.mark.long
-async def test_a_redis_that_was_emptied_splits_no_caller(
-    http: httpx2.AsyncClient, tmp_path: Path, postgres_database: str, full: bool
-) -> None:
-    with running_nodes(tmp_path, postgres_database, 3) as nodes:
-        await nodes.all_know_each_other()
-        first = nodes.all[0].endpoint(ECHO)
-        endpoints = [first, *[another_key(first) for _ in range(9)]]
-        callers = [SessionlessClient(http, endpoint, nodes.urls(first)) for endpoint in endpoints]
-        before = [(await client.whoami())["process"] for client in callers]
-        for number in range(2, 7 if full else 4):
-            nodes.redis.flush()
-            flushed_at, said = time.monotonic(), list[dict[str, Any]]()
-
-            async def ask(client: SessionlessClient, said: list[dict[str, Any]] = said) -> None:
-                said.append(await client.whoami())
-
-            async with anyio.create_task_group() as tasks:
-                for client in callers:
-                    tasks.start_soon(ask, client)
-            print(f"\nall served {time.monotonic() - flushed_at:.1f} s after the flush")
-            assert {each["count"] for each in said} == {number}
-            assert {each["process"] for each in said} == set(before)
-        newcomer = SessionlessClient(http, another_key(first), nodes.urls(first))
-        nodes.redis.flush()
-        assert (await newcomer.whoami())["count"] == 1, "waits until nobody else can have it"
 
 
 @pytest.mark.long

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import anyio
 import httpx2
-import psutil
 import pytest
 
 from tests.certificates import self_signed
@@ -214,53 +213,11 @@ async def test_a_broken_file_keeps_the_old_certificate_and_is_a_problem_until_it
 # --- peers that do not end their handshakes
 
 
-async def test_half_open_handshakes_end_and_nobody_waits_for_them(tmp_path: Path, files: Files) -> None:
-    with ExitStack() as stack:
-        gateway = stack.enter_context(
-            running_gateway(tmp_path / "data", MAX_CONNECTIONS="200", ACCESS_LOG="all", **files.settings)
-        )
-        host, port = gateway.host.split(":")
-        echo, node = gateway.endpoint(ECHO), psutil.Process(gateway.pid)
-        async with wire(echo) as session:
-            assert await session.call("echo", text="before") == "before"
-            descriptors = node.num_fds()
-            hello = client_hello()
-            for number in range(HALF_OPEN):
-                tcp = stack.enter_context(socket.create_connection((host, int(port)), 10))
-                tcp.sendall((b"", hello[:1], hello[:100], hello)[number % 4])
-            for number in range(20):
-                assert await session.call("echo", text=str(number)) == str(number)
-            newcomer = await anyio.to_thread.run_sync(httpx2.get, gateway.url + "/livez")
-            assert newcomer.status_code == 200
-            count = 'trunkline_connections_refused_total{reason="%s"}'
-            assert gateway.metrics()[count % "made_room"] >= HALF_OPEN - 200
-            await until(lambda: gateway.metrics()["trunkline_connections"] < 10, 30)
-            await until(lambda: node.num_fds() <= descriptors + 5, 10, node.num_fds)
-            seen = gateway.metrics()
-            assert seen[count % "handshake_timeout"] > 50
-            assert seen[count % "silent"] > 10
-            assert await session.call("echo", text="after") == "after"
-        assert "Traceback" not in gateway.log.read_text()
-
-
 def client_hello() -> bytes:
     arrives, leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
         ssl.create_default_context().wrap_bio(arrives, leaves, server_hostname="127.0.0.1").do_handshake()
     return leaves.read()
-
-
-async def test_plain_bytes_and_cuts_are_counted_and_leave_nothing(secure: Gateway) -> None:
-    answer = await anyio.to_thread.run_sync(httpx2.get, "http://" + secure.host + "/livez")
-    assert (answer.status_code, answer.json()["reason"]) == (400, "plain_http")
-    host, port = secure.host.split(":")
-    hello, node = client_hello(), psutil.Process(secure.pid)
-    before = node.num_fds()
-    for number in range(100):
-        with socket.create_connection((host, int(port)), 10) as tcp:
-            tcp.sendall((hello[:50], hello, b"\x16\x03\x01\x00\x05hello", b"SSH-2.0-x\r\n")[number % 4])
-    await until(lambda: node.num_fds() <= before + 5, 20, node.num_fds)
-    assert "Traceback" not in secure.log.read_text()
 
 
 async def test_many_whole_handshakes_at_once_do_not_stop_a_session(secure: Gateway) -> None:

@@ -27,31 +27,11 @@ def beside_a_trickster(gateway: Gateway, how: str) -> Toolset:
     return Toolset(gateway, tenant, [{"backend": "bad"}, {"backend": "red"}])
 
 
-@pytest.mark.parametrize("how", ["quits", "ponders"])
-async def test_a_member_that_is_lost_while_it_is_asked_for_its_lists_takes_nobody_along(
-    gateway: Gateway, how: str
-) -> None:
-    async with wire(toolboxes(gateway, "blue")) as other:
-        async with wire(beside_a_trickster(gateway, how)) as session:
-            assert await session.call("bad_say") == how
-            assert await session.call("red_say", text="hi") == "red: hi"
-            await anyio.sleep(0.2)
-        assert await other.call("blue_say", text="hi") == "blue: hi"
-    await gateway.wait_for_backends(0, 30)
-
-
 async def test_a_member_that_asks_before_it_answers_is_listed_and_called(gateway: Gateway) -> None:
     toolset = beside_a_trickster(gateway, "asks")
     assert toolset.made["shown_tools"][0] == "bad_say"
     async with wire(toolset) as session:
         assert await session.call("bad_say") == "asks"
-
-
-async def test_a_member_of_many_mib_is_named_and_hides_nothing(gateway: Gateway) -> None:
-    toolset = beside_a_trickster(gateway, "boasts")
-    assert "MiB" in toolset.made["status"][0]["problem"]
-    async with wire(toolset) as session:
-        assert await session.call("red_say", text="hi") == "red: hi"
 
 
 async def test_a_task_under_the_id_of_another_member_is_refused_and_not_mixed_up(gateway: Gateway) -> None:
@@ -73,11 +53,6 @@ async def test_a_member_that_changes_without_end_leaves_the_others_their_time(ga
                 assert await session.call("red_say", text="hi") == "red: hi"
 
 
-async def test_tools_of_one_member_whose_names_become_equal_are_refused(gateway: Gateway) -> None:
-    with pytest.raises(AssertionError, match=r"409.*say/it is hidden"):
-        beside_a_trickster(gateway, "equal")
-
-
 async def test_a_toolset_in_the_place_of_a_member_is_named_and_started_by_nobody(gateway: Gateway) -> None:
     toolset = toolboxes(gateway, "red", "blue")
     gateway.api("DELETE", f"/tenants/{toolset.tenant}/backends/red")
@@ -87,18 +62,6 @@ async def test_a_toolset_in_the_place_of_a_member_is_named_and_started_by_nobody
         with pytest.raises(RpcError, match=r"Unknown tool|is a toolset now"):
             await session.call("red_say")
         assert await session.call("blue_say", text="hi") == "blue: hi"
-
-
-async def test_what_is_excluded_is_reached_by_no_name_and_no_search(gateway: Gateway) -> None:
-    toolset = toolboxes(gateway, "red", "blue")
-    members = [{"backend": "red", "exclude": ["die"]}, {"backend": "blue", "include": ["say"]}]
-    gateway.api("PATCH", f"/tenants/{toolset.tenant}/toolsets/all", {"mode": "search", "members": members})
-    async with wire(toolset) as session:
-        for name in ("red_die", "die", "blue_die", "call_tool", "find_tools"):
-            with pytest.raises(RpcError, match="Unknown tool"):
-                await session.call("call_tool", name=name)
-        found = await session.request("tools/call", {"name": "find_tools", "arguments": {"query": "die", "limit": -1}})
-        assert found["structuredContent"]["tools"] == []
 
 
 async def test_a_member_that_the_limits_leave_no_room_for_says_so(gateway: Gateway) -> None:

@@ -93,16 +93,6 @@ async def test_a_call_is_answered_beside_a_stream_that_is_not_read(torrent: Endp
         require_in_order(await stream.events())  # its client reads again
 
 
-async def test_a_listen_stream_goes_on_beside_a_stream_that_is_not_read(torrent: Endpoint) -> None:
-    async with wire(torrent) as session, session.stream("GET", Accept=EVENTS_ONLY) as listening:
-        heard = events(listening)
-        assert (await anext(heard)).data == ""
-        async with unread(session, "POST", flood()):
-            await session.post({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})
-            with anyio.fail_after(SOON_S):
-                assert (await anext(heard)).message["method"] == "notifications/tools/list_changed"
-
-
 async def test_the_rest_of_a_stream_that_was_not_read_can_be_resumed(torrent: Endpoint) -> None:
     async with wire(torrent) as session:
         async with unread(session, "POST", flood()) as stream:
@@ -114,18 +104,6 @@ async def test_the_rest_of_a_stream_that_was_not_read_can_be_resumed(torrent: En
             async with session.stream("GET", Accept=EVENTS_ONLY, Last_Event_ID=stream.place) as resumed:
                 told += [event.message async for event in events(resumed) if event.data]
     require_in_order(told)
-
-
-async def test_several_streams_that_are_not_read_hold_up_nobody(torrent: Endpoint) -> None:
-    """Each in its turn: the process writes to the one when it is through with the other."""
-    async with (
-        wire(torrent) as session,
-        unread(session, "POST", flood("one")),
-        unread(session, "GET", Accept=EVENTS_ONLY),
-        unread(session, "POST", flood("two")),
-    ):
-        with anyio.fail_after(SOON_S):
-            assert await session.call("x", text="beside them") == "beside them"
 
 
 async def test_a_call_of_a_client_without_sessions_is_answered_beside_one_that_is_not_read(torrent: Endpoint) -> None:

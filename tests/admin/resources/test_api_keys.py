@@ -77,16 +77,6 @@ async def test_a_tenant_administrator_of_default_cannot_revoke_a_platform_key(ri
     assert (await rig.ask("GET", path)).status_code == 200
 
 
-async def test_a_key_of_another_tenant_is_not_found_under_ones_own(rig):
-    theirs, mine = await rig.key("zenith", "mcp:connect"), await rig.key("acme", "tenant:admin")
-    for method in ("GET", "DELETE"):
-        other = await rig.ask(method, f"{PATH}/{key_id(theirs)}", key=mine)
-        unknown = await rig.ask(method, f"{PATH}/AAAAAAAA", key=mine)
-        odd = await rig.ask(method, f"{PATH}/%00", key=mine)
-        assert other.status_code == 404
-        assert other.content == unknown.content == odd.content
-
-
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
@@ -158,11 +148,3 @@ async def test_a_request_is_noted_with_the_address_that_it_came_from(rig):
     assert (await rig.ask("GET", PATH, key=key + "x", client=("198.51.100.7", 1))).status_code == 401
     uses = rig.admin.authenticator.uses.of(("acme", KEY_ISSUER, key_id(key)))
     assert {address: use.requests for address, use in uses.items()} == {"192.0.2.7": 3}
-
-
-async def test_pages_follow_each_other_by_cursor(rig):
-    made = sorted([key_id(await rig.key("acme", "mcp:connect")) or "" for _ in range(3)])
-    first = (await rig.ask("GET", f"{PATH}?limit=2")).json()
-    second = (await rig.ask("GET", f"{PATH}?limit=2&cursor={first['next_cursor']}")).json()
-    assert [key["id"] for key in first["items"] + second["items"]] == made
-    assert second["next_cursor"] is None
