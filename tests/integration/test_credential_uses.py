@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -120,28 +119,6 @@ async def test_requests_to_the_rest_api_count_and_refused_ones_do_not(gateway: G
     (line,) = lines()
     assert (line["client"], line["principal"]) == (STRANGER, f"key {identifier}")
     assert (line["request"], line["path"]) == (f"asks-{tenant}", f"/api/v1/tenants/{tenant}/keys")
-
-
-async def test_the_command_line_shows_it_as_a_table(gateway: Gateway, tmp_path: Path) -> None:
-    endpoint = gateway.endpoint(ECHO)
-    for address in (OFFICE, STRANGER):
-        async with from_(address) as http:
-            session = Wire(http, endpoint)
-            await session.open()
-            await session.close()
-    shown = key_of(endpoint, gateway)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_")}
-    environment |= {"HOME": str(tmp_path), "TRUNKLINE_URL": gateway.url, "TRUNKLINE_KEY": gateway.admin_key}
-    done = subprocess.run(
-        [TRUNKLINE, "keys", "show", shown["id"], "--tenant", endpoint.tenant],
-        env=environment, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
-    table = lines[lines.index("used_from") + 1 :][:3]
-    assert table[0].split() == ["address", "requests", "first_at", "last_at", "node"]
-    assert [line.split()[:2] for line in table[1:]] == [
-        [use["address"], str(use["requests"])] for use in shown["used_from"]
-    ]
 
 
 @pytest.fixture

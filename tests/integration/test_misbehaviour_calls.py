@@ -3,7 +3,6 @@
 import asyncio
 import os
 import resource
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -66,22 +65,6 @@ async def test_who_does_not_read_gets_four_megabytes_and_every_other_call_is_ref
 def in_flight(endpoint: Endpoint) -> int:
     sessions = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
     return sum(each["calls"] for each in sessions)
-
-
-async def test_a_call_that_is_never_answered_ends_is_cancelled_and_frees_its_place(arena: Arena) -> None:
-    endpoint = arena.endpoint("silent", timeouts={"call_s": 3}, calls_per_session=1)
-    unknown = 'trunkline_messages_dropped_total{reason="unknown_answer"}'
-    before = arena.gateway.metrics().get(unknown, 0)
-    async with arena.attack(), wire(endpoint) as session:
-        async with stopwatch(arena.gateway) as watch:
-            began_at = time.monotonic()
-            assert (await session.ask("attack")).reason == "timeout"
-            assert time.monotonic() - began_at >= 3.0
-            assert watch.seconds < 7.0
-        assert (
-            await session.call("anything") == "0"
-        )  # which the one place was free for, and the late answer is nobody's
-    await until(lambda: arena.gateway.metrics().get(unknown, 0) == before + 1, 20)
 
 
 @pytest.mark.parametrize("mode", ["dies", "kills-itself", "half-a-line", "dies-with-a-daemon"])
@@ -148,24 +131,6 @@ async def test_a_spawner_without_descriptors_is_an_answer_and_goes_on_when_it_ha
         resource.prlimit(spawner.pid, resource.RLIMIT_NOFILE, limits)
         async with wire(arena.endpoint("banner")) as session:
             await begin(session)
-
-
-async def test_a_crash_loop_starts_few_processes_and_refuses_the_rest_at_once(
-    arena: Arena, tmp_path: Path, *, full: bool
-) -> None:
-    started = tmp_path / "started"
-    program = "import sys; open(sys.argv[1], 'a').write('started\\n'); sys.exit(3)"
-    endpoint = arena.gateway.endpoint([sys.executable, "-I", "-S", "-c", program, str(started)])
-    seconds: list[float] = []
-    async with arena.attack():
-        await asyncio.gather(*(opening(endpoint) for _ in range(TRIES)))
-        over_at = time.monotonic() + (LONG_LOOP_S if full else LOOP_S)
-        while time.monotonic() < over_at:
-            why, took = await opening(endpoint)
-            if "backend_unavailable" in why:
-                seconds.append(took)
-    assert started.read_text().count("started") <= STARTS_A_MINUTE
-    assert sorted(seconds)[len(seconds) // 2] < REFUSED_WITHIN_S
 
 
 # --- what it takes

@@ -247,14 +247,6 @@ def test_the_demonstration_is_printed_once_after_the_ready_line(tmp_path: Path, 
     assert not rest.strip()
 
 
-async def test_where_one_node_cannot_start_none_does(tmp_path: Path, settings: dict[str, str]) -> None:
-    (tmp_path / "data").mkdir(mode=0o700)
-    (tmp_path / "data/homes").write_text("no directory")
-    done = run("--nodes", "2", data_dir=tmp_path / "data", **settings)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "could not be started" in done.stderr.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
     [({"REDIS_URL": ""}, "TRUNKLINE_REDIS_URL"), ({"NODE_URL": "http://10.0.0.5:8080"}, "TRUNKLINE_NODE_URL")],
@@ -295,28 +287,6 @@ def test_one_node_on_every_address_must_say_how_others_reach_it(tmp_path: Path, 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("trunkline: TRUNKLINE_NODE_URL: must be set")
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.long
-async def test_a_node_that_dies_at_once_again_and_again_is_tried_rarely_and_the_others_go_on(
-    tmp_path: Path, settings: dict[str, str]
-) -> None:
-    fleet = TwoNodes(tmp_path / "data", **settings)
-    try:
-        survivor = nodes(fleet)[1]
-
-        def kill_the_others() -> bool:
-            for each in nodes(fleet):
-                if each.pid != survivor.pid:
-                    each.kill()
-            return "trying again in 60 s, as others run" in fleet.log_tail()
-
-        await until(kill_the_others, 60)
-        assert httpx2.get(fleet.url + "/readyz").status_code == 200
-        fleet.terminate()
-        assert await anyio.to_thread.run_sync(fleet.process.wait, 30) == 1
-    finally:
-        fleet.close()
 
 
 def run(*words: str, data_dir: Path, **settings: str) -> subprocess.CompletedProcess[str]:

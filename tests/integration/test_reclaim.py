@@ -12,7 +12,7 @@ import pytest
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes
 from tests.integration.sessionless_wire import SessionlessClient
-from tests.integration.wire import RpcError, Wire, answer, error_of, rpc
+from tests.integration.wire import RpcError, Wire, error_of, rpc
 
 ABANDONED = 10
 SOON_S = 1.5
@@ -79,25 +79,6 @@ async def test_as_many_make_room_as_there_are_newcomers(gateway: Gateway, http: 
         await session.close()
 
 
-async def test_sessions_in_which_something_goes_on_stay(gateway: Gateway, http: httpx2.AsyncClient) -> None:
-    endpoint = gateway.endpoint(ECHO, max_processes=3, timeouts={"reclaim_idle_s": SOON_S})
-    calling, listening, idle = await left(http, endpoint, 3)
-    async with anyio.create_task_group() as tasks, listening.stream("GET") as stream:
-        assert stream.status_code == 200
-        tasks.start_soon(slow_call, calling)
-        await until(lambda: calls(endpoint) == 1, 10)
-        async with newcomer(http, endpoint):
-            assert (await idle.post(rpc("ping"))).status_code == 404
-            assert (await listening.post(rpc("ping"))).status_code == 200
-    for session in (calling, listening):
-        assert answer(await session.post(rpc("ping"))) == {}
-        await session.close()
-
-
-async def slow_call(session: Wire) -> None:
-    assert await session.call("sleep", ms=4000) == "slept"
-
-
 def idle_s(endpoint: Endpoint) -> float:
     """For how long every session of the tenant has been silent, at least."""
     sessions = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
@@ -107,17 +88,6 @@ def idle_s(endpoint: Endpoint) -> float:
 def calls(endpoint: Endpoint) -> int:
     sessions = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/sessions")["items"]
     return sum(int(session["calls"]) for session in sessions)
-
-
-async def test_an_idle_session_lives_on_where_nobody_needs_its_place(
-    gateway: Gateway, http: httpx2.AsyncClient
-) -> None:
-    endpoint = gateway.endpoint(ECHO, max_processes=2, timeouts={"reclaim_idle_s": 0.1})
-    (session,) = await left(http, endpoint, 1)
-    await anyio.sleep(1.0)  # nothing tells of what does not happen
-    async with newcomer(http, endpoint):
-        assert (await session.post(rpc("ping"))).status_code == 200
-    await session.close()
 
 
 async def test_the_process_of_a_client_without_sessions_makes_room_and_comes_back(

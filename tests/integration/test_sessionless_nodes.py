@@ -25,10 +25,9 @@ from tests.integration.sessionless_wire import (
     forwarded,
     others,
     owner_of,
-    reason,
     sessions_of,
 )
-from tests.integration.wire import answer, error_of
+from tests.integration.wire import error_of
 
 ASKING = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/asks_twice.py")]
 STATELESS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/stateless.py")]
@@ -298,22 +297,3 @@ async def test_suspended_calls_go_on_where_they_stopped_whichever_node_is_asked(
     assert Counter(journal.read_text().splitlines()) == Counter(words), "each ran once"
     print(f"\n{calls} calls in {time.monotonic() - began_at:.1f} s, {forwarded(nodes) - before:.0f} forwards")
     assert forwarded(nodes) > before
-
-
-async def test_a_state_is_refused_alike_at_every_node(nodes: Nodes, http: httpx2.AsyncClient, tmp_path: Path) -> None:
-    endpoint = nodes.all[0].endpoint([*ASKING, str(tmp_path / "journal")], timeouts={"idle_s": 600})
-    stranger = another_key(endpoint)
-    client = SessionlessClient(http, endpoint, nodes.urls(endpoint), ASKED)
-    thief = SessionlessClient(http, stranger, nodes.urls(endpoint), ASKED)
-    asked = await client.begin("poll", n=1)
-    again = answer(await client.retry("poll", asked, 1, n=1))
-    forged = {**asked, "requestState": asked["requestState"][:-8] + "AAAAAAA="}
-    for url in nodes.urls(endpoint):
-        assert await reason(client, "poll", forged, url, n=1) == "state_invalid"
-        assert await reason(client, "poll", asked, url, n=1) == "state_spent"
-        assert await reason(client, "poll", again, url, n=2) == "state_invalid", "of another request"
-        assert await reason(thief, "poll", again, url, n=1) == "state_invalid"
-    assert answer(await client.retry("poll", again, 1, n=1))["content"][0]["text"] == "name-1 likes color-1"
-    for url in nodes.urls(endpoint):
-        assert await reason(client, "poll", again, url, n=1) == "state_spent"
-    assert (tmp_path / "journal").read_text() == "began 1\nended 1\n"

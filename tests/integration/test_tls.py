@@ -27,7 +27,6 @@ from tests.redis_servers import client_of
 
 METRIC = "trunkline_tls_certificate_expires_timestamp_seconds"
 DAY_S = 86_400
-HALF_OPEN = 300
 
 
 class Files:

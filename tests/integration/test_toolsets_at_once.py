@@ -154,32 +154,3 @@ async def test_a_member_killed_in_mid_call_over_two_nodes_fails_its_calls_only_a
         assert sorted(outcomes) == ["a: late", "b_die backend_exited", *["b_slow backend_exited"] * 3]
         assert await session.call("b_count") == "b: 1"
         await session.close()
-
-
-async def test_a_backend_that_is_changed_elsewhere_ends_in_open_sessions(two_nodes: Nodes) -> None:
-    """Switched off through one node, while a session on the other uses it as a member."""
-    first, second = two_nodes.all
-    toolset = toolboxes(first, "a", "b")
-    path = f"/tenants/{toolset.tenant}/backends/b"
-    async with httpx2.AsyncClient(timeout=60) as http:
-        session = Wire(http, toolset)
-        await session.open()
-        assert await session.call("b_say", text="x") == "b: x"
-        second.api("PATCH", path, {"enabled": False, "reason": "night"})
-        with anyio.fail_after(20):
-            while (await _outcome(session)).startswith("b: "):
-                await anyio.sleep(0.05)
-        assert "night" in await _outcome(session)
-        assert await session.call("a_say", text="x") == "a: x"
-        second.api("PATCH", path, {"enabled": True})
-        with anyio.fail_after(20):
-            while not (await _outcome(session)).startswith("b: "):
-                await anyio.sleep(0.05)
-        await session.close()
-
-
-async def _outcome(session: Wire) -> str:
-    try:
-        return await session.call("b_count")
-    except RpcError as error:
-        return str(error)

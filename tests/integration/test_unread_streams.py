@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.gateway import ROOT, Endpoint, Gateway
 from tests.integration.sessionless_wire import SessionlessClient
-from tests.integration.wire import Wire, events, rpc, wire
+from tests.integration.wire import Wire, rpc, wire
 
 TORRENT = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/torrent.py")]
 COUNT, SIZE = 48, 256 << 10  # 12 MiB: more than the sockets on the way and the log of the session hold
@@ -34,17 +34,15 @@ class Unread:
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        self.place: str | None = None
 
-    async def events(self, count: int = -1) -> list[Any]:
-        """The messages of its events until it ends, or so many."""
+    async def events(self) -> list[Any]:
+        """The messages of its events until it ends."""
         found: list[Any] = []
         with anyio.fail_after(SOON_S):
             await self._reader.readuntil(b"\r\n\r\n")
-            while (length := int(await self._reader.readuntil(b"\r\n"), 16)) and len(found) != count:
+            while length := int(await self._reader.readuntil(b"\r\n"), 16):
                 chunk = (await self._reader.readexactly(length + 2)).decode()
                 fields = dict(line.split(": ", 1) for line in chunk.splitlines() if ": " in line)
-                self.place = fields.get("id", self.place)
                 if fields.get("data"):
                     found.append(json.loads(fields["data"]))
         return found
@@ -91,19 +89,6 @@ async def test_a_call_is_answered_beside_a_stream_that_is_not_read(torrent: Endp
         with anyio.fail_after(SOON_S):
             assert await session.call("x", text="beside it") == "beside it"
         require_in_order(await stream.events())  # its client reads again
-
-
-async def test_the_rest_of_a_stream_that_was_not_read_can_be_resumed(torrent: Endpoint) -> None:
-    async with wire(torrent) as session:
-        async with unread(session, "POST", flood()) as stream:
-            with anyio.fail_after(SOON_S):
-                assert await session.call("x", text="beside it") == "beside it"
-            told = await stream.events(count=2)
-        assert stream.place is not None
-        with anyio.fail_after(SOON_S):
-            async with session.stream("GET", Accept=EVENTS_ONLY, Last_Event_ID=stream.place) as resumed:
-                told += [event.message async for event in events(resumed) if event.data]
-    require_in_order(told)
 
 
 async def test_a_call_of_a_client_without_sessions_is_answered_beside_one_that_is_not_read(torrent: Endpoint) -> None:
