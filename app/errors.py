@@ -351,7 +351,7 @@ class BackendBusy(BackendError, reason="backend_busy", retry_after_s=1.0):
 
 
 class ResponseTooLarge(BackendError, reason="response_too_large"):
-    """The backend wrote a line over the limit."""
+    """The backend wrote a line over the limit, MAX_LINE_BYTES."""
 
 
 class InvalidResponse(BackendError, reason="invalid_response"):

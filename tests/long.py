@@ -109,7 +109,7 @@ LONG = (
     "integration/test_switched_off.py::test_a_client_of_the_old_transport_hears_it_on_its_stream",
     "integration/test_switched_off.py::test_a_node_that_starts_keeps_nothing_warm_of_a_tenant_that_is_off",
     "integration/test_switched_off.py::test_processes_without_state_stop_too",
-    "integration/test_switched_off.py::test_without_redis_it_takes_five_seconds",
+    "integration/test_switched_off.py::test_without_redis_it_takes_two_seconds",
     "node/test_hangup.py::test_a_node_whose_terminal_is_closed_stops_unless_it_was_started_for_that",
     "processes/forking/test_forking.py::test_a_real_server_does_the_same_when_it_is_forked",
     "processes/forking/test_forking.py::test_imports_that_never_end_keep_no_other_tenant_from_its_template",

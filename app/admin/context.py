@@ -57,7 +57,7 @@ class NodeView(Nodes, Protocol):
 
 
 class Offered(Protocol):
-    """What toolsets show (`links.toolsets.Toolsets`)."""
+    """What toolsets show (`connections.toolsets.Toolsets`)."""
 
     async def listing(self, spec: BackendSpec, *, is_searched: bool = False) -> ToolsetListing:
         """What this toolset shows now. Members that nobody has asked yet are asked. Raises StorageUnavailable."""

@@ -120,7 +120,7 @@ class CredentialExpiry:
                 log.exception("Could not close what was opened with an expired credential")
 
 
-REMEMBER_S = 30.0  # a revocation without a notice takes effect after this time at the latest
+REMEMBER_S = 30.0  # a revocation takes effect after this time at the latest, if the audit trail cannot be read
 REMEMBER_REFUSED_S = 5.0
 ASK_AGAIN_S = 1.0  # while the database is away
 DOUBT_S = 3.0  # after a standstill; by then it is known anew whether the database answers
@@ -351,8 +351,8 @@ class Authenticator:
             self.watch.sweep()
 
     def doubt_after_standstill(self) -> None:
-        """After a standstill, once: notices of revocations may not have been read yet, so credentials are looked up
-        again, those of requests under way too. Where the database is really away they count as before."""
+        """After a standstill, once: the audit trail may have revocations that were not read yet, so credentials are
+        looked up again, those of requests under way too. Where the database is really away they count as before."""
         if not self._has_stood_still():
             return
         now = self._clock()

@@ -77,7 +77,7 @@ class EarlyDeaths:
     def works(self, lease: Lease) -> bool:
         """A lease's handshake succeeded; returns whether that proves the backend as it is now configured."""
         stock = lease.stock
-        if lease.link.spec.version != stock.spec.version or stock.allowance(self._clock()) is None:
+        if lease.connection.spec.version != stock.spec.version or stock.allowance(self._clock()) is None:
             return False
         if stock.breaker.succeeded():
             self._metrics.breaker_open.dec()

@@ -178,7 +178,7 @@ class Lease:
     """
 
     stock: BackendStock
-    link: BackendProcess
+    connection: BackendProcess
     prepared: Any
     asked_at: float
     was_warm: bool
@@ -200,7 +200,7 @@ class Lease:
         return self._generation == self.stock.generation and not self.stock.is_forgotten
 
     def probed(self) -> None:
-        """As links.source.Probed."""
+        """As connections.source.Probed."""
         self.was_probed = True
 
     def handshake_succeeded(self) -> None:

@@ -141,7 +141,7 @@ class ProcessPool:
             return await self._wait(waiter)
         with self._waits(spec) as got:
             lease = await self._wait(waiter)
-            got(lease.link)
+            got(lease.connection)
             return lease
 
     async def _wait(self, waiter: Waiter) -> Lease:
@@ -178,14 +178,14 @@ class ProcessPool:
     def _on_handshake(self, lease: Lease) -> None:
         self._sizing.arrived(lease.stock, lease.asked_at)
         if not lease.was_warm:
-            self._sizing.started(lease.stock, time.time() - lease.link.started_at)
+            self._sizing.started(lease.stock, time.time() - lease.connection.started_at)
         if self._deaths.works(lease):
             self._planning.soon()  # starts were held back until now
 
     def _on_release(self, lease: Lease, reason: str) -> None:
-        logger.debug("Backend process released: %s", reason, extra={"backend_process": lease.link.id})
-        lease.link.detach()
-        self._supervisor.stop_soon(lease.link)
+        logger.debug("Backend process released: %s", reason, extra={"backend_process": lease.connection.id})
+        lease.connection.detach()
+        self._supervisor.stop_soon(lease.connection)
         if len(self._waiting):
             self._planning.soon()
 

@@ -81,7 +81,7 @@ def revoke_key(options: argparse.Namespace) -> int:
         await keys.revoke(options.tenant, found.id, now, act=act)
 
     database_here(options).run(revoke)
-    print(f"revoked {options.id}; every running node notices within 5 seconds", file=sys.stderr)
+    print(f"revoked {options.id}; every running node notices within 2 seconds", file=sys.stderr)
     return 0
 
 

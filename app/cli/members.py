@@ -5,15 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from app.cli.files.text import read_text
+from app.domain import ApiKey, BackendSpec, Issuer, Tenant, Toolset
+from app.domain.resources.guides import Guide
+from app.domain.resources.members import declared_members
+from app.domain.resources.recipes import Recipe
 from app.errors import InvalidRequest
 
 MAX_FILE = 1024 * 1024
 MAX_DEPTH = 8
-# Members that are text even if they look like JSON; the value of any other one may need quotes: note='"2026"'.
-TEXTS = frozenset({
-    "command", "cwd", "description", "discovery_url", "expires_at", "isolation", "issuer", "jwks_url", "name", "reason",
-    "recovery", "secret", "title", "token", "transport", "url",
-})  # fmt: skip
+DECLARED = (Tenant, BackendSpec, Toolset, Guide, Recipe, Issuer, ApiKey)
+UNDECLARED = frozenset({"expires_at", "secret", "token"})
 SECRET = frozenset({"secret", "token"})
 
 
@@ -39,12 +40,19 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
         if is_list:
             _append(body, name, value, is_first=name not in seen)
         else:
-            is_text = name in TEXTS or name.startswith(("env.", "headers.")) or text.startswith("@")
-            _put(body, name, value if is_text else _decoded(value))
+            is_plain = is_text(name) or name.startswith(("env.", "headers.")) or text.startswith("@")
+            _put(body, name, value if is_plain else _decoded(value))
         seen.add(name)
     for name in unset:
         _put(body, name, None)
     return body
+
+
+def is_text(name: str) -> bool:
+    """Whether this member is text even if it looks like JSON; the value of any other one may need quotes:
+    note='"2026"'."""
+    texts = (each for model in DECLARED for each in declared_members(model) if each.is_text)
+    return name in UNDECLARED or any(each.name == name for each in texts)
 
 
 def secrets_given_openly(words: Sequence[str]) -> list[str]:

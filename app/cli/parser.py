@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app import __version__
 from app.cli.files.parser import add_file_commands
-from app.cli.resource_parser import add_resource_commands, split_command
+from app.cli.resource_parser import add_resource_commands, is_without_dashes, split_command
 from app.cli.usage.later import HereOrThere, Later
 from app.cli.usage.meant import Parser
 from app.cli.usage.nouns import CALL_GROUPS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
@@ -182,7 +182,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
     words, command_line = split_command(words)
+    parser.require_command_first(words)
     options, left = parser.parse_known_args(words)
+    if is_without_dashes(words, [*getattr(options, "members", ()), *left], command_line):
+        parser.below(words).error("a command stands behind `--`: backends create NAME -- COMMAND ARGUMENTS")
     if left:
         # argparse takes NAME=VALUE words only where they stand together; options may stand between ours.
         if not getattr(options, "takes_members", False) or any(word.startswith("-") for word in left):

@@ -114,7 +114,7 @@ scopes:
 With --url, or with TRUNKLINE_URL and no --data-dir, these commands use a gateway's REST API. Otherwise `create`, `list`
 and `revoke` use the gateway's database on this machine, also while it runs: this is how the first administrator gets a
 key. Each prints first which one it uses; none creates a database. A revocation in the database reaches every running
-node within 5 seconds.
+node within 2 seconds.
 
 examples:
   trunkline keys create --tenant default --scope platform:admin
@@ -153,12 +153,8 @@ def add_resource_commands(commands: Commands) -> None:
         "restart", "app.cli.resources.restart_object", "end the sessions and processes of a backend", "its name"
     )
 
-    toolsets = _Noun(commands, nouns.TOOLSETS, "several backends behind one address", _TOOLSETS)
-    toolsets.add_usual_verbs("its name")
-    guides = _Noun(commands, nouns.GUIDES, "texts for those who use the tools of a toolset", _GUIDES)
-    guides.add_usual_verbs("its name")
-    recipes = _Noun(commands, nouns.RECIPES, "tools that are made of calls of other tools", _RECIPES)
-    recipes.add_usual_verbs("its name")
+    for resource, examples in ((nouns.TOOLSETS, _TOOLSETS), (nouns.GUIDES, _GUIDES), (nouns.RECIPES, _RECIPES)):
+        _Noun(commands, resource, resource.about, examples).add_usual_verbs("its name")
     _add_catalog_verbs(_Noun(commands, nouns.CATALOG, "what the backends offer, and what of it is approved", _CATALOG))
 
     _add_key_verbs(_Noun(commands, nouns.KEYS, "create, list, rotate and revoke API keys", _KEYS))
@@ -202,6 +198,12 @@ def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
         position = list(words).index("--")
         return list(words[:position]), list(words[position + 1 :])
     return list(words), []
+
+
+def is_without_dashes(words: Sequence[str], behind: Sequence[str], command_line: Sequence[str]) -> bool:
+    """Whether `backends create NAME COMMAND ARGS` lacks the `--`: the first word behind the name is no member."""
+    is_create = list(words[:2]) == ["backends", "create"] and not command_line
+    return is_create and bool(behind) and "=" not in behind[0] and not behind[0].startswith("-")
 
 
 class _Noun:

@@ -92,10 +92,16 @@ def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
 
 def change_object(options: argparse.Namespace) -> int:
     """`set`: sends a merge patch, and prints the changed object."""
-    body = body_of(options)
+    body, path = body_of(options), _path(options, options.id)
     if not body:
         raise InvalidRequest("set what? Give name=value, or --unset name")
-    return _print_object(options, ask(options, "PATCH", _path(options, options.id), body))
+    with open_rest(options) as rest:
+        kept = [name for name in options.resource.fixed if name in body]
+        now = rest.ask("GET", path) if kept else {}
+        for name in kept:  # as in the file that the object was made from
+            if body[name] == now.get(name):
+                del body[name]
+        return _print_object(options, rest.ask("PATCH", path, body))
 
 
 def change_principal(options: argparse.Namespace) -> int:

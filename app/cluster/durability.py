@@ -15,7 +15,7 @@ from functools import partial
 import anyio
 import msgspec
 
-from app.backends.connections.source import LinkLease
+from app.backends.connections.source import ConnectionLease
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import NodeLost, RoutesUnavailable
@@ -50,8 +50,8 @@ def is_durable(spec: BackendSpec, transport: str) -> bool:
 AddSession = Callable[[str, Principal, BackendSpec, Limits, str], Session]
 """Adds a session under this id (`SessionRegistry.restored`). Raises QuotaExceeded, ShuttingDown."""
 
-StartLink = Callable[[BackendSpec, Limits, Principal, HandshakeRecord, bool], LinkLease]
-"""A link whose process is being started, or which is parked (`ProcessLeasing.restore`). Raises ShuttingDown."""
+StartConnection = Callable[[BackendSpec, Limits, Principal, HandshakeRecord, bool], ConnectionLease]
+"""A connection whose process is being started, or which is parked (`ProcessLeasing.restore`). Raises ShuttingDown."""
 
 
 class Durability:
@@ -60,14 +60,19 @@ class Durability:
     def __init__(
         self,
         writer: JournalWriter,
-        start_link: StartLink,
+        start_connection: StartConnection,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         adopt: Callable[[Session], None] = lambda session: None,
     ) -> None:
         self._adopt = adopt
-        self._writer, self._start_link, self._clock, self._wall_clock = writer, start_link, clock, wall_clock
+        self._writer, self._start_connection, self._clock, self._wall_clock = (
+            writer,
+            start_connection,
+            clock,
+            wall_clock,
+        )
 
     def start(self, session: Session, key: str, token: int) -> None:
         """Makes a new session durable, if its backend and transport allow it. `token` is that of its route."""
@@ -91,7 +96,7 @@ class Durability:
         record = _record_of(head, route)
         if record is None or head.made not in (0, spec.made):  # 0: written by an earlier version
             return None
-        lease = self._start_link(spec, limits, head.principal, record, head.parked)
+        lease = self._start_connection(spec, limits, head.principal, record, head.parked)
         try:
             session = add_session(session_id, head.principal, spec, limits, head.transport)
         except BaseException:
@@ -158,7 +163,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         opened_at=session.opened_at + wall_offset_s,
         handshake=handshake,
         streams=streams,
-        parked=session.link.rest == "parked",
+        parked=session.connection.rest == "parked",
         made=session.spec.made,
     )
 

@@ -16,6 +16,7 @@ from starlette.types import Message
 from app import __version__
 from app.console import wording
 from app.console.assets import Assets
+from app.console.backend_form import groups
 from app.console.renewals import HEADER, MAX_PARTS
 from app.console.rest import Refused, Rest
 from app.console.sessions import SignedIn
@@ -75,7 +76,7 @@ class Templates:
         )  # fmt: skip
         found.globals.update(
             asset=lambda name: base + assets.url(name), version=__version__, base=base,
-            url=lambda *parts, **query: base + page_url(*parts, **query),
+            url=lambda *parts, **query: base + page_url(*parts, **query), backend_form=groups,
         )  # fmt: skip
         found.filters.update(wording.FILTERS)
         found.tests["odd_line"] = wording.is_odd_line

@@ -16,6 +16,7 @@ from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailab
 from app.http.errors import ALIKE, HttpRefusal, http_status, phrase, retry_after
 from app.telemetry import logs
 from app.telemetry.logs import Seldom
+from app.text.meant import did_you_mean
 
 MEDIA_TYPE = "application/problem+json"
 TOLD = "trunkline.told"  # in the ASGI scope: the GatewayError of the answer
@@ -159,9 +160,19 @@ def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     if any(each["type"] == "json_invalid" for each in error.errors()):
         return _refusal(request, HttpRefusal(400, "parse_error", "The body is not JSON."))
-    errors = [_one_error(each["loc"], each["msg"]) for each in error.errors()[:MAX_ERRORS]]
+    errors = [_one_error(each["loc"], _words(request, each)) for each in error.errors()[:MAX_ERRORS]]
     misfit = HttpRefusal(422, "invalid_request", "The request does not fit the schema.")
     return _refusal(request, misfit, errors=errors)
+
+
+def _words(request: Request, error: Mapping[str, Any]) -> str:
+    """Ours, where Pydantic's are about its own types."""
+    kind, where = error["type"], error["loc"]
+    if kind == "extra_forbidden":
+        body = getattr(request.scope.get("route"), "body_field", None)
+        known = getattr(body.field_info.annotation, "model_fields", ()) if body and len(where) == 2 else ()
+        return f"there is no such member{did_you_mean(str(where[-1])[:100], known)}"
+    return "must be a list" if kind == "list_type" else str(error["msg"])
 
 
 def _refusal(

@@ -74,7 +74,7 @@ class Gateway:
         """Whether this node can serve, part by part (fulfils `http.health.Readiness`)."""
         registry, problem = self.sessions.registry, self.records.watch.problem
         parts = {
-            "sessions": "shutting down" if registry.leaving or registry.draining else "ok",
+            "sessions": "shutting down" if registry.is_stopping else "ok",
             "database": "ok" if problem is None else database_words(problem),
         }
         if not self.membership.is_known:  # later a node serves its own sessions without Redis

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from app.errors import BackendError, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge
+from app.processes.connection import BackendConnection
 from app.processes.endings import Exit
-from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import envelope_of_ours
 from app.protocol.jsonrpc import METHOD_NOT_FOUND, Request, Response, error_response, parse_backend, several
 
@@ -17,8 +17,8 @@ _MAX_TEXT = 200  # of an error that is quoted
 class Conversation:
     """One request at a time. Fulfils CallListener."""
 
-    def __init__(self, link: BackendLink) -> None:
-        self._link = link
+    def __init__(self, connection: BackendConnection) -> None:
+        self._connection = connection
         self._meta: dict[str, object] | None = None  # of each request, for a server of 2026-07-28
         self._last_id = 0
         self._answer: asyncio.Future[Response] | None = None
@@ -47,7 +47,7 @@ class Conversation:
         self._meta = envelope_of_ours(client)
 
     def send(self, message: dict[str, Any]) -> None:
-        self._link.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
+        self._connection.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
 
     def backend_sent(self, line: bytes) -> None:
         """Takes our answer, answers or refuses requests, ignores what is no message."""
@@ -59,7 +59,7 @@ class Conversation:
             return
         try:
             if isinstance(message, Request):
-                self._link.send(_reply(message))
+                self._connection.send(_reply(message))
         except GatewayError:
             return
         if not isinstance(message, Response) or message.id != b"%d" % self._last_id:

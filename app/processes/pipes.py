@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 
 from app.concurrency.loop_share import LoopShare, used_s
-from app.processes.link import BackendListener
+from app.processes.connection import BackendListener
 from app.protocol.framing import RELEASE_S, Flood, LineBuffer, spared_bytes
 
 PIPE_BYTES = 256 << 10  # of stdout: a large answer arrives in few pieces

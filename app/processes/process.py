@@ -25,9 +25,9 @@ from app.jail.spawner.cgroups import Group
 from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
+from app.processes.connection import BackendListener
 from app.processes.endings import Exit, Killed, exit_of, needed_memory, reached
 from app.processes.freezer import Freezable, Freezer, Told
-from app.processes.link import BackendListener
 from app.processes.measuring import Target, Use, look
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
 from app.protocol import tolerant
@@ -82,7 +82,7 @@ class Origin:
 
 
 class BackendProcess:
-    """Fulfils BackendLink. The Supervisor starts it, stops it and looks after it.
+    """Fulfils BackendConnection. The Supervisor starts it, stops it and looks after it.
 
     After its end `on_exit` is called before the listener hears of it, `on_gone` after that. `origin`: how it comes
     to be.
@@ -183,7 +183,7 @@ class BackendProcess:
                 os.close(descriptor)
             raise
 
-    # --- BackendLink
+    # --- BackendConnection
 
     def attach(self, listener: BackendListener) -> None:
         self._listener = listener

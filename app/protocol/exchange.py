@@ -49,6 +49,7 @@ from app.protocol.jsonrpc import (
     dump_request,
     encode,
     encoded,
+    may_be_of_a_call,
     members_of,
     object_in,
     parse_backend,
@@ -58,7 +59,6 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.questions import Questions
-from app.protocol.without_id import may_be_of_a_call
 
 MAX_KEPT = {"initialize": 64 << 10, "logging/setLevel": 2048, "resources/subscribe": 4096}
 MAX_TOKEN_BYTES = MAX_ID_CHARACTERS + 2  # of a progress token, quotes included

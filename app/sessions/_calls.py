@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.backends.connections.session_link import SessionLink
+from app.backends.connections.session_connection import SessionConnection
 from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, LimitReached, QuotaExceeded, ResponseTooLarge
 from app.limits.gates import TenantGate
@@ -18,7 +18,7 @@ from app.sessions.call_observers import Asked, CallObserver, CallObservers, ids_
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.streams.session_streams import SessionStreams
 from app.sessions.streams.streams import Sink
-from app.telemetry.capture.recorder import Recorder
+from app.telemetry.capture.session_capture import SessionCapture
 from app.telemetry.metrics import Metrics, error_label
 
 
@@ -27,7 +27,7 @@ class CallParts(NamedTuple):
 
     spec: BackendSpec
     exchange: Exchange
-    link: SessionLink
+    connection: SessionConnection
     streams: SessionStreams
     gate: TenantGate
     standstill: StandstillDetector
@@ -37,33 +37,33 @@ class SessionCalls:
     """Admits calls, sends those whose turn has come, and tells observers when they are over. Knows no session."""
 
     __slots__ = (
-        "_exchange", "_gate", "_is_giving_turns", "_link", "_metrics", "_observers", "_own_observers", "_spans",
-        "_spec", "_standstill", "_streams", "begun", "bytes_sent", "count_request", "recorder",
+        "_connection", "_exchange", "_gate", "_is_giving_turns", "_metrics", "_observers", "_own_observers", "_spans",
+        "_spec", "_standstill", "_streams", "begun", "bytes_sent", "capture", "count_request",
     )  # fmt: skip
 
     def __init__(self, parts: CallParts, metrics: Metrics, observers: CallObservers) -> None:
-        self._spec, self._exchange, self._link, self._streams, self._gate, self._standstill = parts
+        self._spec, self._exchange, self._connection, self._streams, self._gate, self._standstill = parts
         self._metrics, self._spans, self.count_request = metrics, observers.spans, observers.metrics.count
         self._own_observers: list[CallObserver] = [each for each in observers if each is not None]
         self._observers = self._own_observers
         self._is_giving_turns = False
         self.begun = self.bytes_sent = 0
-        self.recorder: Recorder | None = None  # of an inspection, while one is open
+        self.capture: SessionCapture | None = None  # of an inspection, while one is open
 
-    def record(self, recorder: Recorder | None) -> None:
+    def observe(self, capture: SessionCapture | None) -> None:
         """An inspection sees the calls from now on, or none does any more."""
-        self.recorder = recorder
-        self._observers = self._own_observers if recorder is None else [*self._own_observers, recorder]
+        self.capture = capture
+        self._observers = self._own_observers if capture is None else [*self._own_observers, capture]
 
     def told(self, message: Notification | Response) -> None:
         """The client sends something that needs no answer."""
-        if self.recorder is not None:
-            self.recorder.told(message)
+        if self.capture is not None:
+            self.capture.told(message)
 
     def pushed(self, command: ToStream) -> None:
         """The client gets a notification or a question."""
-        if self.recorder is not None:
-            self.recorder.pushed(command.payload)
+        if self.capture is not None:
+            self.capture.pushed(command.payload)
 
     def begin(self, message: Request, stream: Sink | Listen, now: float, *, is_own: bool) -> bytes | None:
         """Sends a call, or queues it until its turn. Returns its line; None if it waits. Raises as Session.request."""
@@ -79,11 +79,11 @@ class SessionCalls:
         try:
             call, line = self._exchange.request(message, stream, now, may_stream=may_stream, is_own=is_own)
             call.came_with(ids, span)
-            if self.recorder is not None and not is_own:
-                self.recorder.asked(asked, call)
+            if self.capture is not None and not is_own:
+                self.capture.asked(asked, call)
             try:
                 if line is not None:
-                    self._link.send(line)
+                    self._connection.send(line)
                     self.bytes_sent += len(line)
             except BackendError:
                 self._exchange.abandon(call)
@@ -135,7 +135,7 @@ class SessionCalls:
         try:
             if call.stream is not Listen.STREAM and is_past(call.stream.expires_at):
                 raise CredentialExpired
-            self._link.send(line)
+            self._connection.send(line)
             self.bytes_sent += len(line)
         except GatewayError as error:
             self._exchange.abandon(call)
@@ -160,7 +160,7 @@ class SessionCalls:
             call.answered_as(error_type)
         size = len(response.value)
         if size > LARGE_BYTES:
-            self._link.asked_for(size)
+            self._connection.asked_for(size)
             if keeps:
                 try:
                     answer = self.kept(answer)

@@ -28,8 +28,8 @@ class SessionLog:
         }
         if how != "taken over":  # there it was opened long ago, and here its process is still being started
             fields |= {
-                "backend_process": session.link.process,
-                "start": "warm" if session.link.was_warm else "cold",
+                "backend_process": session.connection.process,
+                "start": "warm" if session.connection.was_warm else "cold",
                 "waited_ms": _ms(session.waited_s),
                 "opened_ms": _ms(time.monotonic() - session.opened_at),
             }
@@ -45,18 +45,18 @@ class SessionLog:
 
     def thawed(self, session: Session, waited_s: float) -> None:
         """Its process goes on."""
-        fields = _of(session) | {"backend_process": session.link.process, "waited_ms": _ms(waited_s)}
+        fields = _of(session) | {"backend_process": session.connection.process, "waited_ms": _ms(waited_s)}
         self._thinned.info("thawed", "session thawed", fields)
 
     def not_thawed(self, session: Session, error: GatewayError) -> None:
         """Its process is ended, and the session with it."""
-        fields = _of(session) | {"backend_process": session.link.process, "error": str(error)}
+        fields = _of(session) | {"backend_process": session.connection.process, "error": str(error)}
         self._thinned.info("not thawed", "session not thawed: its process is ended", fields)
 
     def woken(self, session: Session, waited_s: float, *, was_warm: bool) -> None:
         """A parked session has a process again."""
         fields = _of(session) | {
-            "backend_process": session.link.process,
+            "backend_process": session.connection.process,
             "start": "warm" if was_warm else "cold",
             "waited_ms": _ms(waited_s),
         }

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from app.backends.connections.session_link import SessionLink
+from app.backends.connections.session_connection import SessionConnection
 from app.domain import BackendSpec, Principal, public_id
 from app.errors import GatewayError
 from app.limits.gates import TenantGate
@@ -43,7 +43,7 @@ class Observed(Protocol):
     client_info: msgspec.Raw | None
     version: str
     transport: str
-    link: SessionLink
+    connection: SessionConnection
     is_pooled: bool  # its requests are not those of clients
 
 
@@ -298,8 +298,8 @@ def getting_a_process(tracer: Tracer | None, session: Observed) -> Iterator[None
         with context.inside(span):
             yield
         error = ""
-        about["trunkline.process.start"] = "warm" if session.link.was_warm else "cold"
-        about["trunkline.process.id"] = session.link.process or ""
+        about["trunkline.process.start"] = "warm" if session.connection.was_warm else "cold"
+        about["trunkline.process.id"] = session.connection.process or ""
     except GatewayError as failure:
         error = failure.reason
         raise

@@ -86,7 +86,7 @@ class OpenSessions:
 
         def is_meant(session: Session) -> bool:
             if process is not None:
-                return session.link.process == process
+                return session.connection.process == process
             return session.state is SessionState.CONNECTING and session.spec.key == spec.key
 
         return [_affected(session) for session in self if is_meant(session)]
@@ -102,7 +102,7 @@ def note_timeout(
     failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
 ) -> None:
     """Notes in the failure log that a call had no answer in time; its caller is told at which limit the process is."""
-    named, call = session.link.process, failed.call
+    named, call = session.connection.process, failed.call
     process = None if named is None else find(named)
     tool = string_of(call.target) if call.method == "tools/call" else None
     limit = "" if process is None else process.limit_reached(is_late=True)

@@ -1,8 +1,8 @@
 """Parking: idle sessions rest, and stay valid, until the next message.
 
-Those of servers that keep no state give their processes back; the next message takes another one (`links.respawning`).
-A session of another node that was parked there is parked here as well, until its client sends something. The processes
-of the others stand still meanwhile (`links.resting.freezing`).
+Those of servers that keep no state give their processes back; the next message takes another one
+(`connections.respawning`). A session of another node that was parked there is parked here as well, until its client
+sends something. The processes of the others stand still meanwhile (`connections._stopping`).
 """
 
 from app.domain import Rest
@@ -17,7 +17,7 @@ from app.telemetry.metrics import Metrics
 def is_at_rest(session: Session, now: float) -> bool:
     """Whether nothing is under way in a session that may rest. Whoever parks it must not wait in between."""
     exchange = session.exchange
-    if session.state is not SessionState.OPEN or session.link.rest is not None:
+    if session.state is not SessionState.OPEN or session.connection.rest is not None:
         return False
     if exchange.in_flight or exchange.has_questions or exchange.running_tasks.is_any(now):
         return False
@@ -72,7 +72,7 @@ class Parking:
             return False
         if not session.gate.may_rest(how) or self._standstill.is_detected():
             return False
-        if not session.link.park(_Place(self, session, how)):
+        if not session.connection.park(_Place(self, session, how)):
             return False
         self._note(session, how)
         self._log.rests(session, how, now - session.last_seen)
@@ -84,7 +84,7 @@ class Parking:
 
     def adopt(self, session: Session) -> None:
         """The session was parked on another node, and is now here. It counts, however many there may be."""
-        if session.link.park(_Place(self, session, "parked")):
+        if session.connection.park(_Place(self, session, "parked")):
             self._note(session, "parked")
 
     def _note(self, session: Session, how: Rest) -> None:
@@ -93,7 +93,7 @@ class Parking:
         self._resting[how].inc()
 
     def _now_rests(self, session: Session, how: Rest | None) -> None:
-        session.link.now_rests(how)
+        session.connection.now_rests(how)
         if session.journal is not None:
             session.journal.changed()
 

@@ -77,7 +77,7 @@ class Reclaiming:
             session
             for session in self._sessions
             if session.spec.key == spec.key and (whose is None or session.principal.identity == whose.identity)
-            if session.link.has_process or not for_process
+            if session.connection.has_process or not for_process
         )
         now = time.monotonic()
         doomed, next_s = longest_idle(candidates, count, spec.timeouts.reclaim_idle_s, now)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol, Self
 
-from app.backends.connections.source import LinkSource
+from app.backends.connections.source import ConnectionSource
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import (
     SESSION_RETRY_S,
@@ -75,7 +75,7 @@ class SessionRegistry:
     def __init__(  # noqa: PLR0913 - once, of parts
         self,
         directory: BackendDirectory,
-        links: LinkSource,
+        connections: ConnectionSource,
         metrics: Metrics,
         ownership: Ownership,
         *,
@@ -91,7 +91,7 @@ class SessionRegistry:
         tallies: Tallies | None = None,
         watchers: Watchers = UNWATCHED,
     ) -> None:
-        self._directory, self._links, self._metrics = directory, links, metrics
+        self._directory, self._connections, self._metrics = directory, connections, metrics
         self._on_timeout, self._on_new, self._watchers = on_timeout, on_new, watchers
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
@@ -125,6 +125,11 @@ class SessionRegistry:
     @property
     def draining(self) -> bool:
         return self._sessions.draining
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether another node should open new sessions."""
+        return self.leaving or self._sessions.draining
 
     async def open(
         self, principal: Principal, tenant: str, backend: str, transport: str, still_allowed: AskAgain = for_nobody
@@ -232,7 +237,7 @@ class SessionRegistry:
         then the caller closes it."""
         try:
             with getting_a_process(self._watchers.tracer, session):
-                await session.connect(self._links, session.gate.limits)
+                await session.connect(self._connections, session.gate.limits)
         except BackendBusy as error:
             error.again_after(max(error.retry_after_s or 0.0, self.overload.retry_after_s()))
             raise

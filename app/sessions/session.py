@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.backends.connections.respawning import RespawningLink
-from app.backends.connections.session_link import SessionLink
-from app.backends.connections.source import LinkLease, LinkSource
+from app.backends.connections.respawning import RespawningConnection
+from app.backends.connections.session_connection import SessionConnection
+from app.backends.connections.source import ConnectionLease, ConnectionSource
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
 from app.limits.gates import TenantGate
@@ -29,7 +29,7 @@ from app.sessions.streams.journal import Journal
 from app.sessions.streams.resumption import Resumption
 from app.sessions.streams.session_streams import SessionStreams
 from app.sessions.streams.streams import EventStream, Reply, Sink
-from app.telemetry.capture.recorder import Recorder
+from app.telemetry.capture.session_capture import SessionCapture
 from app.telemetry.metrics import Metrics
 
 POOLED_WAITING = 128  # calls that may wait at least: clients of a pooled session cannot open another one
@@ -51,7 +51,8 @@ class Surroundings(NamedTuple):
 
 
 class Session:
-    """One client, one BackendLink, one Exchange. Starts no task: the process, the client and the sweep drive it."""
+    """One client, one BackendConnection, one Exchange. Starts no task: the process, the client and the sweep drive
+    it."""
 
     def __init__(self, session_id: str, principal: Principal, spec: BackendSpec, around: Surroundings) -> None:
         self.id, self.public_id = session_id, public_id(session_id)
@@ -61,9 +62,9 @@ class Session:
         self.version = assumed(self.transport)
         call_s, initialize_s = spec.timeouts.call_s, spec.timeouts.initialize_s
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
-        self.link = SessionLink(around.metrics)
-        self.streams = SessionStreams(self, self.exchange, self.link.hold_up, around.stream_after_s)
-        parts = CallParts(spec, self.exchange, self.link, self.streams, around.gate, around.standstill)
+        self.connection = SessionConnection(around.metrics)
+        self.streams = SessionStreams(self, self.exchange, self.connection.hold_up, around.stream_after_s)
+        parts = CallParts(spec, self.exchange, self.connection, self.streams, around.gate, around.standstill)
         observers = observers_of(self, around.gate, around.metrics, around.watchers)
         self.calls = SessionCalls(parts, around.metrics, observers)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
@@ -93,7 +94,7 @@ class Session:
         self.is_pooled = True
         self.exchange.waiting.reserve(reserved, POOLED_WAITING)
 
-    async def connect(self, source: LinkSource, limits: Limits) -> None:
+    async def connect(self, source: ConnectionSource, limits: Limits) -> None:
         """Leases a process; if this raises, the caller closes the session.
 
         Raises:
@@ -107,15 +108,15 @@ class Session:
             raise InvalidMessage("the session is initialized already")
         self._lifecycle.follow(Trigger.CONNECT)
         asked_at = time.monotonic()
-        lease = await self.link.ask(source, self.spec, limits, self.principal)
+        lease = await self.connection.ask(source, self.spec, limits, self.principal)
         if lease is None:
             raise self._closed_meanwhile()
         self._lifecycle.follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
-        self.link.attach(lease, self)
+        self.connection.attach(lease, self)
         if self.journal is not None:
-            self.journal.attach(lease.record if isinstance(lease, RespawningLink) else None)
+            self.journal.attach(lease.record if isinstance(lease, RespawningConnection) else None)
 
     def _closed_meanwhile(self) -> GatewayError:
         leaves = self._closed_for in endings.LEAVING
@@ -126,25 +127,25 @@ class Session:
         self.journal = journal
         return self.streams.make_durable(journal)
 
-    def restore(self, lease: LinkLease, version: str, opened_at: float, hello: bytes | None = None) -> None:
+    def restore(self, lease: ConnectionLease, version: str, opened_at: float, hello: bytes | None = None) -> None:
         """Opens the session as it was on another node, which had sent `hello`; its process may still be starting."""
         self._lifecycle.follow(Trigger.RESTORE)
         self.hello = hello
         self.version, self.opened_at = version, opened_at
-        self.link.attach(lease, self)
+        self.connection.attach(lease, self)
         self._on_opened(self, "taken over")
 
     def adopt(self, version: str) -> None:
         """Opens the session without a handshake: the revision that its process speaks has none."""
         self._lifecycle.follow(Trigger.ADOPT)
         self.version = version
-        self.link.handshake_succeeded()
+        self.connection.handshake_succeeded()
         self._on_opened(self, "no handshake")
 
-    def record(self, recorder: Recorder | None) -> None:
+    def observe(self, capture: SessionCapture | None) -> None:
         """An inspection sees what passes from now on, on both sides; None: it has ended."""
-        self.calls.record(recorder)
-        self.link.tap(recorder, self)
+        self.calls.observe(capture)
+        self.connection.capture(capture, self)
 
     # --- from the client
 
@@ -176,7 +177,7 @@ class Session:
         """Answers a request with an error on the listen stream; closes a session that has no process."""
         call = Call(message.id, b"", message.method, Listen.STREAM, True, 0.0, 0.0)
         self.streams.listen.answer(Failed(call, error))
-        if not self.link.is_attached and self.state is SessionState.CONNECTING:
+        if not self.connection.is_attached and self.state is SessionState.CONNECTING:
             self.close("no_process", error)
 
     def notify(self, message: Notification) -> None:
@@ -191,13 +192,13 @@ class Session:
         line = self._line_of(message, now)
         self.calls.told(message)
         if line is not None:
-            self.link.send(line)
+            self.connection.send(line)
 
     def try_notify(self, message: Notification) -> None:
         """Sends a notification of the gateway's own; ignores a process that is gone or does not read."""
         line = self._line_of(message, time.monotonic())
         if line is not None:
-            self.link.tell(line)
+            self.connection.tell(line)
 
     def _line_of(self, message: Notification, now: float) -> bytes | None:
         """The line to send; None where the notification cancels a call that was not sent yet."""
@@ -211,7 +212,7 @@ class Session:
         """Answers a question of the backend with an error."""
         line = self.exchange.questions.refuse(our_id, why, code)
         if line is not None:
-            self.link.tell(line)
+            self.connection.tell(line)
 
     def respond(self, message: Response) -> None:
         """Sends the answer to a question of the backend; drops one to a question that is not open.
@@ -225,7 +226,7 @@ class Session:
         if line is None:
             self._metrics.messages_dropped.labels("unknown_response").inc()
         else:
-            self.link.send(line)
+            self.connection.send(line)
 
     def _accept(self) -> float:
         """Notes that the client is there; returns the time. Raises RoutesUnavailable as `request`."""
@@ -240,7 +241,7 @@ class Session:
                 raise InvalidMessage("the session is initialized already")
         elif self._lifecycle.state is SessionState.CLOSED:
             raise self.refusal or endings.later_request(self._closed_for)
-        elif message.method not in ("ping", "server/discover") or not self.link.is_attached:
+        elif message.method not in ("ping", "server/discover") or not self.connection.is_attached:
             raise InvalidMessage("the first request of a session is `initialize`")
 
     # --- from the backend (BackendListener)
@@ -261,7 +262,7 @@ class Session:
             if type(command) is Failed:
                 self._came_to_nothing(command.call)
             elif type(command) is Dropped and command.reason == NOISE:
-                self.link.heard_noise(line)
+                self.connection.heard_noise(line)
 
     def backend_answered(self, call: bytes, result: bytes) -> None:
         """As `backend_sent`, of an answer whose result is at hand (BridgedSession)."""
@@ -282,12 +283,12 @@ class Session:
 
     def _bridges(self, line: bytes) -> bool:
         """Whether this line refuses `initialize`, as the process speaks 2026-07-28 only; puts a bridge before it."""
-        if self.hello is None or self.is_pooled or self.link.is_bridged or not refuses_handshake(line):
+        if self.hello is None or self.is_pooled or self.connection.is_bridged or not refuses_handshake(line):
             return False
         if self.journal is not None:
             self.journal.end()  # it does not have the bridge's state
-        self.link.bridge(self)
-        self.link.tell(self.hello)
+        self.connection.bridge(self)
+        self.connection.tell(self.hello)
         return True
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
@@ -335,7 +336,7 @@ class Session:
             return
         self._lifecycle.follow(Trigger.ANSWERED)
         self.version = negotiated_version(response.value) or assumed(self.transport)
-        self.link.handshake_succeeded()
+        self.connection.handshake_succeeded()
         self._on_opened(self, "handshake")
 
     def _carry_out(self, command: Command) -> None:
@@ -344,7 +345,7 @@ class Session:
                 self.calls.pushed(command)
                 (self.streams.listen if stream is Listen.STREAM else stream).push(command)
             case ToBackend(line=line):
-                self.link.tell(line)
+                self.connection.tell(line)
             case Failed():
                 self.last_seen = time.monotonic()
                 self.calls.fail(command)
@@ -372,14 +373,14 @@ class Session:
         """Ends overdue calls and questions; turns a POST that has waited long into a stream."""
         if self.exchange.has_questions:
             self.exchange.questions.client_is_there(self.streams.is_read, now)
-        for command in list(self.exchange.expire(now, self.link.unsent())):
+        for command in list(self.exchange.expire(now, self.connection.unsent())):
             if isinstance(command, Failed) and isinstance(command.error, BackendTimeout):
                 self._on_timeout(self, command)  # before its caller is told: it may know why
             self._carry_out(command)
             if isinstance(command, Failed) and command.call.method == "initialize":
                 self.close("initialize_timeout", command.error)
                 return
-        self.streams.sweep(now, self.link.answering)
+        self.streams.sweep(now, self.connection.answering)
 
     def close(self, reason: str, error: GatewayError | None = None, *, refusal: GatewayError | None = None) -> None:
         """Ends the session, its streams and its lease. Idempotent.
@@ -394,12 +395,12 @@ class Session:
         self.refusal = refusal
         not_sent = refusal or endings.too_late(reason, is_pooled=self.is_pooled)
         error = error or endings.cut_off(reason)
-        for failed in self.exchange.fail_all(error, waiting=not_sent, unsent=self.link.unsent()):
+        for failed in self.exchange.fail_all(error, waiting=not_sent, unsent=self.connection.unsent()):
             self._carry_out(failed)
         self._lifecycle.follow(Trigger.CLOSE)
         self._closed_for = reason
         self.streams.end(random.randint(*endings.DRAIN_RETRY_MS) if reason in endings.LEAVING else None)  # noqa: S311 - no secret
-        self.link.release(reason)
+        self.connection.release(reason)
         if self.journal is not None and reason == endings.TAKEN_OVER:
             self.journal.let_go()  # its next owner may not have read it yet
         elif self.journal is not None and reason not in endings.LEAVING:

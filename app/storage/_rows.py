@@ -91,8 +91,8 @@ class VersionedTable:
 
 
 class NamedRepository(Generic[V]):
-    """Finds and changes what has a name and a version, always of one tenant. `_select`, `_value` and `_changed` say how
-    a value is read, and which columns a changed one has."""
+    """Finds and changes what has a name and a version, always of one tenant. `_select` and `_value` say how
+    a value is read."""
 
     def __init__(self, database: Database, table: Table, what: str, missing: Callable[[], NotFound]) -> None:
         self._database, self._table, self._missing = database, table, missing
@@ -111,19 +111,6 @@ class NamedRepository(Generic[V]):
         rows = await self._database.rows(self._select().where(own).order_by(self._table.c.name).limit(limit))
         return [self._value(row) for row in rows]
 
-    async def replace(self, tenant: str, value: V, *, act: Act | None = None) -> V:
-        """Writes a value that was read before, as its next version.
-
-        Raises:
-            NotFound: it is gone.
-            ConcurrentChange: somebody else has changed it since it was read.
-        """
-        old: Any = value
-        changed, columns = self._changed(tenant, value)
-        async with self._database.write(act) as connection:
-            await self._versioned.update(connection, [tenant, old.name], old.version, columns)
-        return changed
-
     async def delete(self, tenant: str, name: str, *, version: int | None = None, act: Act | None = None) -> None:
         """Removes the value; with a `version`, only that one.
 
@@ -137,8 +124,4 @@ class NamedRepository(Generic[V]):
         return select(self._table)
 
     def _value(self, row: Row[Any]) -> V:
-        raise NotImplementedError
-
-    def _changed(self, tenant: str, value: V) -> tuple[V, Mapping[str, Any]]:
-        """The next version of the value, and its columns."""
         raise NotImplementedError

@@ -104,7 +104,7 @@ backends = sa.Table(
     sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
-# Their names and those of backends are one space: `storage.tools.names` keeps it.
+# Their names and those of backends are one space: `storage._specs` keeps it.
 toolsets = sa.Table(
     "toolsets",
     metadata,

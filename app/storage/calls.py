@@ -1,4 +1,4 @@
-"""Calls in the database: CallRepository fulfils `calls.kept.CallShelf` and `CallArchive`."""
+"""Calls in the database: CallRepository fulfils `telemetry.call_history.kept.CallShelf` and `CallArchive`."""
 
 import math
 from collections import defaultdict

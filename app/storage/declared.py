@@ -1,6 +1,5 @@
 """Tables and repositories of declared resources."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -61,6 +60,19 @@ class StoredRepository(NamedRepository[S]):
             await connection.execute(insert(table).values(tenant=tenant, **values_of(created, table)))
         return created
 
+    async def replace(self, tenant: str, value: S, *, act: Act | None = None) -> S:
+        """Writes a value that was read before, as its next version.
+
+        Raises:
+            NotFound: it is gone.
+            ConcurrentChange: somebody else has changed it since it was read.
+        """
+        changed = replace(value, version=value.version + 1)
+        async with self._database.write(act) as connection:
+            columns = values_of(changed, self._table)
+            await self._versioned.update(connection, [tenant, value.name], value.version, columns)
+        return changed
+
     def _owner(self, tenant: str, value: S) -> Any:
         """Asks for the row that the object goes with, and keeps it until the end of the transaction."""
         owner = self._resource.goes_with
@@ -72,7 +84,3 @@ class StoredRepository(NamedRepository[S]):
 
     def _value(self, row: Row[Any]) -> S:
         return object_of(self._resource.model, row)
-
-    def _changed(self, tenant: str, value: S) -> tuple[S, Mapping[str, Any]]:
-        changed = replace(value, version=value.version + 1)
-        return changed, values_of(changed, self._table)

@@ -19,7 +19,7 @@ from app.cli.files.exporting import export
 from app.cli.files.gateway_file import read_files
 from app.cli.files.plan import make_plan
 from app.cli.files.schema import schema
-from app.cli.rest import Rest
+from app.cli.rest import Refused, Rest
 from app.domain import NAME_PATTERN
 from app.domain.resources.fields import NAME_SPELLING
 from app.storage._tables import metadata
@@ -95,6 +95,19 @@ async def test_what_its_members_may_not_be_is_refused(rig, body):
     assert (await rig.ask("POST", PATH, {"name": "one", **body})).status_code == 422
 
 
+async def test_a_member_that_it_has_not_is_named_with_one_that_may_be_meant(rig):
+    for body, words in (
+        ({"titel": "x"}, "there is no such member; did you mean `title`?"),
+        ({"zzz": 1}, "there is no such member"),
+    ):
+        answer = await rig.ask("POST", PATH, {"name": "one", "text": "x", **body})
+        assert answer.json()["errors"] == [{"detail": words, "pointer": f"#/{next(iter(body))}"}]
+    answer = await rig.ask("POST", "/api/v1/tenants/acme/keys", {"scopes": "mcp:connect"})
+    assert answer.json()["errors"] == [{"detail": "must be a list", "pointer": "#/scopes"}]
+    answer = await rig.ask("POST", "/api/v1/tenants/acme/keys", {"scopes": ["mcp:conect"]})
+    assert answer.json()["errors"][0]["detail"] == "there is no such scope; did you mean `mcp:connect`?"
+
+
 async def test_how_its_name_is_spelled_is_said_in_words(rig):
     answer = await rig.ask("POST", PATH, {"name": "One", "text": "x"})
     assert answer.status_code == 422
@@ -128,6 +141,10 @@ def test_the_command_line_and_files_know_it(url, app, tmp_path, monkeypatch, cap
         assert run(commands.create_object, members=["stars=2", "text=x"])["stars"] == 2
         assert run(commands.change_object, members=["title=One"], unset=["stars"])["stars"] == 0
         assert run(commands.list_objects)[0]["title"] == "One"
+        (tmp_path / "note.json").write_text('{"name": "one", "stars": 0, "title": "One"}')
+        assert run(commands.change_object, file=str(tmp_path / "note.json"))["version"] == 2
+        with pytest.raises(Refused, match="name: there is no such member"):
+            run(commands.change_object, members=["name=other"])
         exported = export([read_tenant(rest, "acme", ("notes",))]).text()
         run(commands.delete_object)
         (tmp_path / "gateway.yaml").write_text(exported)

@@ -1,4 +1,4 @@
-"""After a standstill the notices of revocations may still wait: nothing remembered is believed without a look."""
+"""After a standstill the audit trail may have revocations: nothing remembered is believed without a look."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -62,11 +62,11 @@ async def test_a_lease_is_a_process_of_its_own(make_pool):
     first, second = await lease_all(pool, [spec_of("echo")] * 2)
     listeners = Listener(), Listener()
     for lease, listener in zip((first, second), listeners, strict=True):
-        lease.link.attach(listener)
-        lease.link.send(lease.link.id.encode())
-    assert await listeners[0].line() == first.link.id.encode()
-    assert await listeners[1].line() == second.link.id.encode()
-    assert first.link.pid != second.link.pid
+        lease.connection.attach(listener)
+        lease.connection.send(lease.connection.id.encode())
+    assert await listeners[0].line() == first.connection.id.encode()
+    assert await listeners[1].line() == second.connection.id.encode()
+    assert first.connection.pid != second.connection.pid
     assert [total(pool, name) for name in ("leased", "warm", "starting", "waiting")] == [2, 0, 0, 0]
 
 
@@ -74,14 +74,14 @@ async def test_a_released_process_is_stopped_and_never_reused(make_pool):
     pool = await make_pool()
     (lease,) = await lease_all(pool, [spec_of("echo")])
     listener = Listener()
-    lease.link.attach(listener)
+    lease.connection.attach(listener)
     lease.release("done")
     lease.release("again")
-    assert lease.link.state is ProcessState.STOPPING
-    await lease.link.wait_gone()
+    assert lease.connection.state is ProcessState.STOPPING
+    await lease.connection.wait_gone()
     assert listener.exits == []
     (other,) = await lease_all(pool, [spec_of("echo")])
-    assert other.link.pid != lease.link.pid
+    assert other.connection.pid != lease.connection.pid
 
 
 async def test_one_process_is_ended_and_a_warm_one_replaced(make_pool, running):
@@ -90,15 +90,15 @@ async def test_one_process_is_ended_and_a_warm_one_replaced(make_pool, running):
     await fill(pool, spec)
     leased = await pool.lease(spec, NO_LIMITS)
     listener = Listener()
-    leased.link.attach(listener)
+    leased.connection.attach(listener)
     await eventually(lambda: total(pool, "warm") == 2)
     (first, _) = [each for each in running.supervisor.processes if each.state is ProcessState.WARM]
     pool.end(first, "somebody wanted it")
     assert total(pool, "warm") == 1  # nobody is handed it while it stops
     (next_one,) = await lease_all(pool, [spec])
-    assert next_one.link is not first
-    pool.end(leased.link, "somebody wanted it")
-    pool.end(leased.link, "again")
+    assert next_one.connection is not first
+    pool.end(leased.connection, "somebody wanted it")
+    pool.end(leased.connection, "again")
     await eventually(lambda: len(listener.exits))
     assert [(each.reason, each.description) for each in listener.exits] == [("stopped", "somebody wanted it")]
     leased.release("exited")
@@ -124,7 +124,7 @@ async def test_a_closed_pool_refuses_and_stops_everything(make_pool, running):
     await pool.aclose()
     with pytest.raises(ShuttingDown):
         await pool.lease(spec, NO_LIMITS)
-    await lease.link.wait_gone()
+    await lease.connection.wait_gone()
     await eventually(lambda: not running.supervisor.processes)
 
 
@@ -154,7 +154,7 @@ async def test_a_backend_keeps_its_maximum_until_a_process_has_gone(make_pool):
         await start_waiting(tasks, pool, spec, done, "third")
         assert total(pool, "leased") == 2
         first.release("done")
-    assert first.link.state is ProcessState.GONE
+    assert first.connection.state is ProcessState.GONE
     assert [name for name, _ in done] == ["third"]
 
 
@@ -207,7 +207,7 @@ async def test_a_full_node_stops_a_warm_process_of_another_backend(make_pool):
     with anyio.fail_after(10):
         (lease,) = await lease_all(pool, [spec_of("echo")])
     snapshot = pool.snapshot()
-    assert lease.link.state is ProcessState.LEASED
+    assert lease.connection.state is ProcessState.LEASED
     assert snapshot["acme", "hoard"].warm == 1
 
 
@@ -269,7 +269,7 @@ async def test_who_waits_asks_for_idle_sessions_and_again_when_there_may_be_one(
         await start_waiting(tasks, pool, spec, done, "newcomer")
         await done.have_been(1)
     assert asked == [(spec.key, 1)] * 2
-    assert lease.link.exit is not None
+    assert lease.connection.exit is not None
 
 
 async def test_who_waits_asks_again_when_a_session_will_have_been_idle_for_long_enough(make_pool):
@@ -347,7 +347,7 @@ async def test_a_process_handed_over_at_the_moment_of_cancellation_is_released(m
     lease.release("done")
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert waiter.lease.result().link.is_stopping()
+    assert waiter.lease.result().connection.is_stopping()
     await eventually(lambda: total(pool, "stopping") == 0)
 
 
@@ -357,8 +357,8 @@ async def test_the_place_of_a_process_that_died_is_free_again(make_pool):
     for _ in range(3):
         with anyio.fail_after(20):
             (lease,) = await lease_all(pool, [spec])
-        os.kill(lease.link.pid, signal.SIGKILL)
-        await lease.link.wait_gone()
+        os.kill(lease.connection.pid, signal.SIGKILL)
+        await lease.connection.wait_gone()
         lease.release("backend_exited")
     assert total(pool, "leased") == 0
 
@@ -373,7 +373,7 @@ async def test_a_warm_process_is_handed_out_without_waiting(make_pool, running):
     coroutine = pool.lease(spec, NO_LIMITS)
     with pytest.raises(StopIteration) as finished:  # it never suspends
         coroutine.send(None)
-    assert finished.value.value.link.state is ProcessState.LEASED
+    assert finished.value.value.connection.state is ProcessState.LEASED
     assert total(pool, "warm") == 2
     assert running.value("trunkline_warm_leases_total", result="hit") == 1
     assert running.value("trunkline_warm_leases_total", result="miss") == 0
@@ -461,15 +461,15 @@ async def test_a_new_version_replaces_the_warm_processes_but_not_the_leased(make
     assert total(pool, "warm") == 0
     await eventually(lambda: total(pool, "warm") == 2)
     (other,) = await lease_all(pool, [old])  # a caller with the old spec in hand gets the new version
-    assert (lease.link.spec.version, other.link.spec.version) == (1, 2)
-    assert lease.link.state is ProcessState.LEASED
+    assert (lease.connection.spec.version, other.connection.spec.version) == (1, 2)
+    assert lease.connection.state is ProcessState.LEASED
 
 
 async def test_a_lease_with_a_newer_spec_tells_the_pool_of_it(make_pool):
     pool = await make_pool()
     await fill(pool, spec_of("echo", warm=1, version=1))
     (lease,) = await lease_all(pool, [spec_of("echo", warm=1, version=2)])
-    assert lease.link.spec.version == 2
+    assert lease.connection.spec.version == 2
 
 
 async def test_a_namesake_of_one_that_was_removed_gets_none_of_its_processes(make_pool):
@@ -479,9 +479,9 @@ async def test_a_namesake_of_one_that_was_removed_gets_none_of_its_processes(mak
     old, new = (spec_of("echo", warm=1, env={"X": str(made)}, made=made) for made in (1, 2))
     await fill(pool, old)
     (lease,) = await lease_all(pool, [new])
-    assert lease.link.spec.env == {"X": "2"}
+    assert lease.connection.spec.env == {"X": "2"}
     (late,) = await lease_all(pool, [old])  # read just before the removal
-    assert late.link.spec.env == {"X": "2"}
+    assert late.connection.spec.env == {"X": "2"}
 
 
 async def test_a_disabled_backend_keeps_no_warm_processes(make_pool):

@@ -91,8 +91,8 @@ async def test_backends_share_the_memory_for_warm_processes_of_the_node(make_poo
     leases = await lease_all(pool, [first, second])
     for lease in leases:  # they are no forks of the spawner any more, which have its size
         listener = Listener()
-        lease.link.attach(listener)
-        lease.link.send(b"up")
+        lease.connection.attach(listener)
+        lease.connection.send(b"up")
         await listener.line()
     sizes = pool._inventory.resident_bytes_of
     with anyio.fail_after(20):
@@ -118,8 +118,8 @@ async def test_who_gets_no_process_that_works_is_no_arrival(make_pool):
     broken = spec_of("crash_in_handshake", warm="auto")
     for _ in range(2):
         lease = await pool.lease(broken, NO_LIMITS)
-        lease.link.send(b"{}")
-        await lease.link.wait_gone()
+        lease.connection.send(b"{}")
+        await lease.connection.wait_gone()
         lease.release("test")
     with pytest.raises(GatewayError):
         await pool.lease(spec_of("missing", warm="auto", command="/nowhere"), NO_LIMITS)

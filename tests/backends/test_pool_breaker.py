@@ -21,8 +21,8 @@ async def crash(pool, spec, *, at_our_question=False):
     if at_our_question:
         lease.probed()
     listener = Listener()
-    lease.link.attach(listener)
-    lease.link.send(b"{}")
+    lease.connection.attach(listener)
+    lease.connection.send(b"{}")
     await listener.exit()
     lease.release("backend_exited")
 
@@ -134,8 +134,8 @@ async def test_a_hundred_kills_of_working_sessions_do_not_open_the_breaker(make_
 
     async def killed_in_mid_call():
         (lease,) = await lease_all(pool, [spec])
-        os.kill(lease.link.pid, signal.SIGKILL)
-        await lease.link.wait_gone()
+        os.kill(lease.connection.pid, signal.SIGKILL)
+        await lease.connection.wait_gone()
         lease.release("backend_exited")
 
     for _ in range(10):
@@ -199,7 +199,7 @@ async def test_who_waits_is_refused_when_the_next_start_gets_later_than_he_may_w
     free = asyncio.ensure_future(pool.lease(spec, NO_LIMITS))
     await eventually(lambda: pool.waiting_of_node()[0])
     clock.ahead += 99.9
-    trial.link.send(b"{}")
+    trial.connection.send(b"{}")
     with pytest.raises(BackendUnavailable, match="it is started again in 1 s"):
         await free
     trial.release("backend_exited")

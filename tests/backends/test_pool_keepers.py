@@ -25,7 +25,7 @@ async def test_each_principal_gets_a_process_with_its_own_home(make_pool):
         for number in range(3):
             tasks.start_soon(caller, f"ann{number}", ANN)
             tasks.start_soon(caller, f"bob{number}", BOB)
-    assert {name: lease.link.spec.keeper for name, lease in served.items()} == {
+    assert {name: lease.connection.spec.keeper for name, lease in served.items()} == {
         name: ANN if name.startswith("ann") else BOB for name in served
     }
 
@@ -47,7 +47,7 @@ async def test_what_was_started_for_a_caller_who_left_is_not_given_to_another(ma
                     await anyio.lowlevel.checkpoint()
             gone.cancel()
     lease = await pool.lease(keeping(), NO_LIMITS, BOB)
-    assert lease.link.spec.keeper == BOB
+    assert lease.connection.spec.keeper == BOB
     anns = [each for each in running.supervisor.processes if each.spec.keeper == ANN]
     assert all(each.state in (ProcessState.STOPPING, ProcessState.GONE, ProcessState.WARM) for each in anns)
 
@@ -58,4 +58,4 @@ async def test_it_makes_no_difference_to_other_backends(make_pool):
     await eventually(lambda: total(pool, "warm") == 1)
     lease = await pool.lease(spec_of("echo", warm=1), NO_LIMITS, ANN)
     assert lease.was_warm
-    assert lease.link.spec.keeper is None
+    assert lease.connection.spec.keeper is None

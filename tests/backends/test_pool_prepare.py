@@ -25,7 +25,7 @@ async def test_a_shared_process_is_prepared_before_it_is_handed_out(make_pool):
     await eventually(lambda: total(pool, "starting") == 1)
     may_go.set()
     lease = await pool.lease(spec, NO_LIMITS)
-    assert lease.prepared == f"prepared {lease.link.id}"
+    assert lease.prepared == f"prepared {lease.connection.id}"
     assert lease.is_current
     pool.restart(spec.key)
     assert not lease.is_current

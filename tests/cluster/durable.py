@@ -1,4 +1,5 @@
-"""Nodes with durable sessions: real sessions, journals and links over one store; their processes are lists of lines."""
+"""Nodes with durable sessions: real sessions, journals and connections over one store; their processes are lists of
+lines."""
 
 import json
 import secrets
@@ -11,8 +12,8 @@ import anyio.abc
 from anyio.lowlevel import checkpoint
 
 from app.auth.sealing import Sealer
-from app.backends.connections.respawning import RespawningLink
-from app.backends.connections.source import LinkLease
+from app.backends.connections.respawning import RespawningConnection
+from app.backends.connections.source import ConnectionLease
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
@@ -30,7 +31,7 @@ from app.sessions.streams.resumption import Reader
 from app.sessions.streams.streams import Reply
 from app.telemetry.metrics import Metrics
 from tests.cluster.routing.memory_journal_store import MemoryJournalStore
-from tests.sessions.fakes import FakeLease, FakeLink
+from tests.sessions.fakes import FakeConnection, FakeLease
 
 SPEC = BackendSpec("acme", "echo", "echo-server", recovery="respawn")
 ALICE = Principal("acme", "key", "alice", frozenset({"mcp:connect"}))
@@ -70,23 +71,23 @@ class FlakyStore:
         await self.inner.delete(journals)
 
 
-class FakeLinks:
-    """Hands out respawning links to processes that a test writes for."""
+class FakeConnections:
+    """Hands out respawning connections to processes that a test writes for."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
         self.leases: list[FakeLease] = []
 
-    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
-        return RespawningLink(await self._again(), self._again, self._tasks, 5.0)
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> ConnectionLease:
+        return RespawningConnection(await self._again(), self._again, self._tasks, 5.0)
 
     def restore(
         self, spec: BackendSpec, limits: Limits, principal: Principal, record: HandshakeRecord, is_parked: bool
-    ) -> LinkLease:
-        return RespawningLink.restored(record, self._again, self._tasks, 5.0, is_parked=is_parked)
+    ) -> ConnectionLease:
+        return RespawningConnection.restored(record, self._again, self._tasks, 5.0, is_parked=is_parked)
 
     async def _again(self) -> Any:
-        self.leases.append(FakeLease(FakeLink()))
+        self.leases.append(FakeLease(FakeConnection()))
         return self.leases[-1]
 
 
@@ -95,17 +96,17 @@ class Node:
 
     def __init__(self, store: JournalStore, tasks: anyio.abc.TaskGroup) -> None:
         self.metrics = Metrics("test")
-        self.links = FakeLinks(tasks)
+        self.connections = FakeConnections(tasks)
         self.writer = JournalWriter(store, SEALER)
         self.parking = Parking(StandstillDetector(lambda: 0.0), self.metrics)
-        self.durability = Durability(self.writer, self.links.restore, adopt=self.parking.adopt)
+        self.durability = Durability(self.writer, self.connections.restore, adopt=self.parking.adopt)
         self.sessions: dict[str, Session] = {}
         self.closed: list[str] = []
         self.refusal: GatewayError | None = None
 
     @property
-    def process(self) -> FakeLink:
-        return self.links.leases[-1].link
+    def process(self) -> FakeConnection:
+        return self.connections.leases[-1].connection
 
     def restored(
         self, session_id: str, principal: Principal, spec: BackendSpec, limits: Limits, transport: str
@@ -125,7 +126,7 @@ class Node:
         """A session that has shaken hands."""
         session = self.restored(secrets.token_urlsafe(24), ALICE, spec, Limits(), transport)
         self.durability.start(session, session_key(session.id), 1)
-        await session.connect(self.links, Limits())
+        await session.connect(self.connections, Limits())
         session.request(request("initialize", 0), session.reply(1, may_stream=True))
         self.process.answer(HELLO)
         session.notify(message(method="notifications/initialized"))
@@ -137,11 +138,11 @@ class Node:
 
     async def take_over(self, session_id: str, token: int = 2) -> Session:
         """The same, and its process has been greeted."""
-        before = len(self.links.leases)
+        before = len(self.connections.leases)
         session = await self.restore(session_id, token)
         assert session is not None
         with anyio.fail_after(20):
-            while len(self.links.leases) == before or not self.process.sent:
+            while len(self.connections.leases) == before or not self.process.sent:
                 await checkpoint()
         self.process.answer(HELLO, to=0)
         return session
@@ -152,8 +153,8 @@ class Node:
 
     def abandon(self) -> None:
         """The node is dead: nothing of it is heard any more, and nothing was closed."""
-        for lease in self.links.leases:
-            lease.link.listener = None
+        for lease in self.connections.leases:
+            lease.connection.listener = None
 
 
 @asynccontextmanager

@@ -23,9 +23,9 @@ from app.sessions.routes import Quota, Route, session_key
 from app.sessions.session import Session
 from app.sessions.sweeping import sweep_for_ever
 from app.telemetry.metrics import Metrics
-from tests.cluster.durable import HELLO, SEALER, FakeLinks, FlakyStore, message, request
+from tests.cluster.durable import HELLO, SEALER, FakeConnections, FlakyStore, message, request
 from tests.cluster.routing.rig import record
-from tests.sessions.fakes import FakeLink, FakeStore, HeldStore, all_ours
+from tests.sessions.fakes import FakeConnection, FakeStore, HeldStore, all_ours
 from tests.sessions.rig import SPEC
 
 HERE, THERE = "a" * 16, "b" * 16
@@ -39,15 +39,15 @@ class Cluster:
     metrics: Metrics
     store: HeldStore
     journals: FlakyStore
-    links: FakeLinks
+    connections: FakeConnections
     ownership: Ownership
     registry: SessionRegistry
     durability: Durability
     take_over: SessionTakeover
 
     @property
-    def process(self) -> FakeLink:
-        return self.links.leases[-1].link
+    def process(self) -> FakeConnection:
+        return self.connections.leases[-1].connection
 
     async def open(self, backend: str, transport: str = "streamable_http") -> Session:
         """A session that has shaken hands."""
@@ -86,14 +86,14 @@ async def running_cluster(
     async with AsyncExitStack() as stack:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
-        metrics, store, journals, links = Metrics("test"), HeldStore(), FlakyStore(), FakeLinks(tasks)
+        metrics, store, journals, connections = Metrics("test"), HeldStore(), FlakyStore(), FakeConnections(tasks)
         await store.beat(record(HERE))
         sessions = OpenSessions()
         ownership = await stack.enter_async_context(
             Ownership(store, HERE, record(HERE).url, on_session_lost=sessions.lost)
         )
-        source: Any = links
-        durability = Durability(JournalWriter(journals, SEALER), links.restore)
+        source: Any = connections
+        durability = Durability(JournalWriter(journals, SEALER), connections.restore)
         kept = None if is_alone else durability
         registry = await stack.enter_async_context(
             SessionRegistry(
@@ -113,7 +113,7 @@ async def running_cluster(
             StandstillGuard(registry.standstill, ownership, all_ours, registry._sessions.deliver_held),
         )
         take_over = SessionTakeover(ownership, directory, partial(durability.restore, registry.restored), metrics)
-        yield Cluster(principal, metrics, store, journals, links, ownership, registry, durability, take_over)
+        yield Cluster(principal, metrics, store, journals, connections, ownership, registry, durability, take_over)
 
 
 @pytest.fixture

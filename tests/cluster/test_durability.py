@@ -72,7 +72,7 @@ async def test_requests_wait_for_the_process_that_is_on_its_way(pair: tuple[Node
     assert session is not None
     session.request(request("tools/call", 1), session.reply(1, may_stream=True))
     with anyio.fail_after(20):
-        while not (second.links.leases and second.process.sent):
+        while not (second.connections.leases and second.process.sent):
             await anyio.lowlevel.checkpoint()
     second.process.answer({"capabilities": {}})
     assert [each["method"] for each in second.process.sent][-1] == "tools/call"
@@ -155,7 +155,7 @@ async def test_errors_of_ours_are_told_as_they_were(pair: tuple[Node, Node]) -> 
     old = await first.open()
     reader = stream_call(old, 7)
     reader.leave()
-    assert old.link.process is not None
+    assert old.connection.process is not None
     first.process.die()
     await first.flush(old)
     session = await second.take_over(old.id)
@@ -345,7 +345,7 @@ async def test_a_restore_that_is_refused_leaves_the_journal_for_another_node(pai
     with pytest.raises(QuotaExceeded):
         await second.restore(old.id, 2)
     await anyio.wait_all_tasks_blocked()
-    assert second.links.leases == []
+    assert second.connections.leases == []
     assert "[0 journals" in repr(second.writer)
     second.refusal = None
     assert await second.take_over(old.id, 3) is not None
@@ -369,7 +369,7 @@ async def test_a_restore_that_is_cancelled_half_way_leaves_nothing(pair: tuple[N
         await taken.wait()
         tasks.cancel_scope.cancel()
     store.inner.take = take_it  # type: ignore[method-assign]
-    assert (second.sessions, second.links.leases) == ({}, [])
+    assert (second.sessions, second.connections.leases) == ({}, [])
     assert await second.take_over(old.id, 3) is not None
 
 
@@ -382,7 +382,7 @@ async def test_a_session_that_ends_while_its_process_is_on_its_way_gives_it_back
     session.close("deleted")
     session.close("deleted")
     await anyio.wait_all_tasks_blocked()
-    assert all(lease.released for lease in second.links.leases)
+    assert all(lease.released for lease in second.connections.leases)
     assert second.closed == ["deleted"]
 
 
@@ -391,7 +391,7 @@ async def test_a_session_on_a_sessionless_server_is_not_durable(pair: tuple[Node
     node = pair[0]
     session = node.restored("x" * 32, ALICE, SPEC, Limits(), "streamable_http")
     node.durability.start(session, session_key(session.id), 1)
-    await session.connect(node.links, Limits())
+    await session.connect(node.connections, Limits())
     session.request(request("initialize", 0), session.reply(1, may_stream=True))
     refusal = {"code": -32022, "message": "?", "data": {"supported": ["2026-07-28"]}}
     node.process.say(id=node.process.sent[0]["id"], error=refusal)

@@ -1,5 +1,5 @@
 """Whatever happens to a durable session before its node dies: what was accepted and not delivered comes once, in order,
-and a call has one outcome. Sequences are made up; the sessions, journals and links are real.
+and a call has one outcome. Sequences are made up; the sessions, journals and connections are real.
 
 An event is accepted once the store has acknowledged that it can be read there. From then on nothing excuses its loss
 but a later change of the same resource that the client gets instead, and, where limits are small, that the session

@@ -35,7 +35,7 @@ def count(node: Node) -> float | None:
 
 async def greeted(node: Node) -> None:
     with anyio.fail_after(20):
-        while not (node.links.leases and node.process.sent):
+        while not (node.connections.leases and node.process.sent):
             await anyio.lowlevel.checkpoint()
     node.process.answer({"capabilities": {}})
 
@@ -54,7 +54,7 @@ async def test_it_has_no_process_before_its_client_sends_something(pair: tuple[N
     session = await second.restore(old.id, 2)
     assert session is not None
     await anyio.wait_all_tasks_blocked()
-    assert (session.state, session.link.rest, second.links.leases) == (SessionState.OPEN, "parked", [])
+    assert (session.state, session.connection.rest, second.connections.leases) == (SessionState.OPEN, "parked", [])
     assert (count(second), session.gate.resting["parked"]) == (1, 1)
     reply = session.reply(1, may_stream=True)
     session.request(request("tools/call", 3), reply)
@@ -65,7 +65,7 @@ async def test_it_has_no_process_before_its_client_sends_something(pair: tuple[N
     ]  # fmt: skip
     second.process.answer({"ok": True})
     assert reply.outcomes
-    assert (session.link.rest, count(second), session.gate.resting["parked"]) == (None, 0, 0)
+    assert (session.connection.rest, count(second), session.gate.resting["parked"]) == (None, 0, 0)
 
 
 async def test_one_that_was_woken_again_gets_its_process_at_once(pair: tuple[Node, Node]) -> None:
@@ -74,13 +74,13 @@ async def test_one_that_was_woken_again_gets_its_process_at_once(pair: tuple[Nod
     await first.flush(old)
     old.request(request("ping", 2), old.reply(1, may_stream=False))
     with anyio.fail_after(20):
-        while len(first.links.leases) < 2 or not first.process.sent:
+        while len(first.connections.leases) < 2 or not first.process.sent:
             await anyio.lowlevel.checkpoint()
     first.process.answer({"capabilities": {}})
     await first.flush(old)
     first.abandon()
     session = await second.take_over(old.id)
-    assert (session.link.rest, count(second)) == (None, 0)
+    assert (session.connection.rest, count(second)) == (None, 0)
 
 
 async def test_a_node_that_dies_while_it_wakes_one_leaves_it_parked(pair: tuple[Node, Node]) -> None:
@@ -92,7 +92,7 @@ async def test_a_node_that_dies_while_it_wakes_one_leaves_it_parked(pair: tuple[
     first.abandon()
     session = await second.restore(old.id, 2)
     assert session is not None
-    assert session.link.rest == "parked"
+    assert session.connection.rest == "parked"
     session.request(request("tools/call", 5), session.reply(1, may_stream=False))
     await greeted(second)
     assert [each["params"] for each in second.process.sent if each["method"] == "tools/call"] == [{}]

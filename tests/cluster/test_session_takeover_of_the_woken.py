@@ -31,11 +31,11 @@ from app.sessions.session import Session
 from app.sessions.sessionless.pooled_sessions import Caller
 from app.sessions.sweeping import sweep_for_ever
 from app.telemetry.metrics import Metrics
-from tests.cluster.durable import HELLO, SEALER, FakeLinks, message, request, take
+from tests.cluster.durable import HELLO, SEALER, FakeConnections, message, request, take
 from tests.cluster.redis.faulty_line import FaultyLine, faulty_line
 from tests.cluster.routing.rig import errors, record
 from tests.redis_servers import client_of
-from tests.sessions.fakes import FakeLink, FakeStore
+from tests.sessions.fakes import FakeConnection, FakeStore
 from tests.sessions.test_loop_pause import stand_still
 
 A, B = "a" * 16, "b" * 16
@@ -43,7 +43,7 @@ A, B = "a" * 16, "b" * 16
 
 @dataclass
 class Node:
-    links: FakeLinks
+    connections: FakeConnections
     ownership: Ownership
     registry: SessionRegistry
     guard: StandstillGuard
@@ -53,8 +53,8 @@ class Node:
     principal: Principal
 
     @property
-    def process(self) -> FakeLink:
-        return self.links.leases[-1].link
+    def process(self) -> FakeConnection:
+        return self.connections.leases[-1].connection
 
     async def open(self) -> Session:
         session = await self.registry.open(self.principal, "acme", "stateless", "streamable_http")
@@ -83,10 +83,10 @@ async def running_node(node: str, url: str, directory: BackendDirectory, princip
         ownership = await stack.enter_async_context(
             Ownership(store, node, record(node).url, on_session_lost=sessions.lost)
         )
-        links, metrics = FakeLinks(tasks), Metrics("test")
-        source: Any = links
+        connections, metrics = FakeConnections(tasks), Metrics("test")
+        source: Any = connections
         writer = JournalWriter(RedisJournalStore(for_journals), SEALER, on_fenced=ownership.doubt)
-        durability = Durability(writer, links.restore)
+        durability = Durability(writer, connections.restore)
         registry = await stack.enter_async_context(
             SessionRegistry(
                 directory, source, metrics, ownership, max_sessions=50, sessions=sessions, durability=durability
@@ -98,7 +98,7 @@ async def running_node(node: str, url: str, directory: BackendDirectory, princip
         tasks.start_soon(writer.run)
         take_over = SessionTakeover(ownership, directory, partial(durability.restore, registry.restored), metrics)
         await heart.beat()
-        yield Node(links, ownership, registry, guard, writer, heart, take_over, principal)
+        yield Node(connections, ownership, registry, guard, writer, heart, take_over, principal)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.parser import make_parser
+from app.console.backend_form import groups
 from app.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +85,15 @@ def test_every_route_is_there_once(reference: dict[str, str]):
     }
     shown = re.findall(r"^## (.*)$", reference["rest.md"], re.MULTILINE)
     assert sorted(shown) == sorted(there)
+
+
+def test_every_member_of_a_backend_is_there_with_its_default(reference: dict[str, str]):
+    _, _, backends = reference["rest.md"].partition("## POST /tenants/{tenant}/backends\n")
+    table = rows(backends.partition("\n## ")[0])
+    declared = {field.name for part in groups().values() for field in part}
+    assert declared | {"name", "enabled", "reason"} == {name for name, cells in table.items() if cells[0] == "body"}
+    assert "optional, by default `128`" in table["calls_per_session"][2]
+    assert "optional, by default `512`" in table["limits.memory_mb"][2]
 
 
 def test_who_gives_no_folder_is_told_how():

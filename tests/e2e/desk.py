@@ -16,7 +16,6 @@ FLAGS = (
 DEEP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
 _AXE = ROOT / "tests/npm/node_modules/axe-core/axe.min.js"
-_IS_TOO_WIDE = "() => document.documentElement.scrollWidth > document.documentElement.clientWidth"
 _BAD = ("error", "warning")
 
 

@@ -1,13 +1,11 @@
 """Clients that send every request to another node, drawn by lot."""
 
-import asyncio
 import random
 from collections.abc import Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
-from mcp_clients import CallFailed, HttpConnection, SseSession, StreamableSession, open_http
+from mcp_clients import HttpConnection, SseSession, StreamableSession, open_http
 
 from tests.integration.gateway import Endpoint
 from tests.integration.wire import Wire
@@ -70,18 +68,3 @@ class RoamingWire(Wire):
     @url.setter
     def url(self, value: str) -> None:
         """It has several."""
-
-
-async def call_again(session: Roaming, tool: str, arguments: dict[str, Any], *, within_s: float) -> str:
-    """Calls until it is answered; for clients that are told to come back (503), or whose connection broke."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while True:
-        try:
-            return await session.call_tool(
-                tool, arguments, timeout=max(0.1, deadline - asyncio.get_running_loop().time())
-            )
-        except (CallFailed, OSError) as error:
-            refused = isinstance(error, OSError) or error.kind in ("connection-lost", "http-503")
-            if not refused or asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(0.05)

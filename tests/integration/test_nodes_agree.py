@@ -27,7 +27,7 @@ INITIALIZE = {
 }
 
 SOON_S = 1.0  # what the REST API of one node has changed is so at all; it takes milliseconds
-POLLED_S = 5.0  # the same for a command line, which tells nobody: the nodes look every two seconds
+POLLED_S = 2.0  # the same for a command line, which tells nobody: the nodes look every second
 LONG_S = 30.0
 
 pytestmark = pytest.mark.timeout(180)

@@ -61,7 +61,7 @@ FAULTS_OF_BACKENDS = (
     Fault(
         "what is no JSON is not told to its process",
         "app/sessions/session.py",
-        "                self.link.heard_noise(line)\n",
+        "                self.connection.heard_noise(line)\n",
         "                pass\n",
         ("tests/sessions/test_session.py",),
     ),

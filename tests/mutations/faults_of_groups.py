@@ -6,7 +6,7 @@ GROUPS = ("tests/jail/spawner/test_cgroups.py",)
 ROOTS = ("tests/jail/sandbox/test_cgroup_roots.py",)
 RESTART = ("tests/jail/spawner/test_clean_up.py",)
 UIDS = ("tests/jail/sandbox/test_uids.py",)
-CALLERS = ("tests/processes/test_link.py",)
+CALLERS = ("tests/processes/test_connection.py",)
 
 FAULTS_OF_GROUPS = (
     Fault(

@@ -38,7 +38,7 @@ FAULTS_OF_INSPECTIONS = (
     Fault(
         "an inspection that has ended goes on recording",
         "app/cluster/node_status/inspecting.py",
-        "session.record(None)",
+        "session.observe(None)",
         "pass",
         (f"{OBJECT}::test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant",),
     ),

@@ -5,7 +5,7 @@ from tests.mutations.fault import Fault
 PARKING = ("tests/sessions/test_parking.py",)
 PARKED = ("tests/backends/connections/test_respawning_parked.py",)
 FREEZING = ("tests/sessions/test_parking_frozen.py",)
-FROZEN = ("tests/backends/connections/test_freezing.py",)
+FROZEN = ("tests/backends/connections/test_stopping.py",)
 FREEZER = ("tests/processes/test_freezer.py",)
 RECLAIMING = ("tests/sessions/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
@@ -137,7 +137,7 @@ FAULTS_OF_LIMITS = (
         "a notification to a parked session is lost",
         "app/backends/connections/respawning.py",
         "elif type(message) is Notification and self._state in _RESTS:",
-        "elif type(message) is Notification and self._state is LinkState.WAKING:",
+        "elif type(message) is Notification and self._state is ConnectionState.WAKING:",
         PARKED,
     ),
     Fault(
@@ -170,21 +170,21 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a message to a frozen process has it not go on",
-        "app/backends/connections/_freezing.py",
+        "app/backends/connections/_stopping.py",
         "        self._was_refused = False\n        if self._stillness is Stillness.FROZEN:\n            self._go_on()\n",
         "        self._was_refused = False\n",
         FROZEN,
     ),
     Fault(
         "a process that had something to say stays frozen",
-        "app/backends/connections/_freezing.py",
+        "app/backends/connections/_stopping.py",
         "            self._go_on()\n        self._note(line)\n",
         "            pass\n        self._note(line)\n",
         FROZEN,
     ),
     Fault(
         "a process that cannot go on is left as it is",
-        "app/backends/connections/_freezing.py",
+        "app/backends/connections/_stopping.py",
         '                self._process.kill("could not be thawed")',
         '                "could not be thawed"',
         FROZEN,

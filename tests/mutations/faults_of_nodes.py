@@ -469,9 +469,9 @@ FAULTS_OF_NODES = (
     ),
     Fault(
         "a node that was told to stop opens sessions",
-        "app/http/remote/remote_sessions.py",
-        "if not (self._registry.leaving or self._registry.draining):",
-        "if not self._registry.draining:",
+        "app/sessions/registry.py",
+        "return self.leaving or self._sessions.draining",
+        "return self._sessions.draining",
         ("tests/http/remote/test_remote_sessions.py",),
     ),
     Fault(

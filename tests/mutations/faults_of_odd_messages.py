@@ -57,7 +57,7 @@ FAULTS_OF_ODD_MESSAGES = (
         "app/backends/upstreams/_calls.py",
         "data = data.removeprefix(BYTE_ORDER_MARK)",
         "pass",
-        ("tests/backends/upstreams/test_link.py::test_a_byte_order_mark_before_an_answer_is_ignored",),
+        ("tests/backends/upstreams/test_session.py::test_a_byte_order_mark_before_an_answer_is_ignored",),
     ),
     Fault(
         "a byte order mark stays before a process's first line",
@@ -96,10 +96,10 @@ FAULTS_OF_ODD_MESSAGES = (
     ),
     Fault(
         "any error without an id ends the call that runs",
-        "app/protocol/without_id.py",
+        "app/protocol/jsonrpc.py",
         "(method in _FIRST or code_of(response) in _UNREADABLE)",
         "(method in _FIRST or code_of(response) != -32601)",
-        ("tests/protocol/test_without_id.py",),
+        ("tests/protocol/test_jsonrpc_without_id.py",),
     ),
     Fault(
         "a list whose cursor leads back is read until it is too long",

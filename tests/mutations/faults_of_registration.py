@@ -195,8 +195,8 @@ FAULTS_OF_REGISTRATION = (
     ),
     Fault(
         "a backend is written while it changes whether its tenant is exempt",
-        "app/storage/backends.py",
-        "query.with_for_update(read=True)",
+        "app/storage/_specs.py",
+        "query.with_for_update(read=not is_new)",
         "query",
         ("tests/storage/test_backends_postgresql.py",),
     ),

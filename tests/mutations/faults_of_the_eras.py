@@ -47,8 +47,8 @@ FAULTS_OF_THE_ERAS = (
     ),
     Fault(
         "a pause outlives its session",
-        "app/backends/connections/session_link.py",
-        "            self._link.end()\n",
+        "app/backends/connections/session_connection.py",
+        "            self._connection.end()\n",
         "            pass\n",
         ("tests/backends/connections/test_bridged.py",),
     ),

@@ -3,7 +3,6 @@
 from tests.mutations.fault import Fault
 
 PROBING = ("tests/jail/sandbox/probes/test_probing.py",)
-PROBER = ("tests/jail/sandbox/probes/test_prober.py",)
 SANDBOXES = ("tests/jail/sandbox/test_sandboxes.py",)
 COMPOSER = ("tests/jail/sandbox/test_composer.py",)
 _COMPOSER, _SANDBOXES, _BUBBLEWRAP = (

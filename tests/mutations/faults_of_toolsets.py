@@ -179,8 +179,8 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "a backend takes the name of a toolset",
-        "app/storage/backends.py",
-        "await require_free_name(connection, tenant, spec.name)",
+        "app/storage/_specs.py",
+        "await _require_free_name(connection, created)",
         "pass",
         STORED,
     ),
@@ -235,10 +235,10 @@ FAULTS_OF_TOOLSETS = (
     ),
     Fault(
         "calls of recipes do not count",
-        "app/backends/connections/_linked_recipes.py",
+        "app/backends/connections/_session_recipes.py",
         "self._gate.step_begins(inner.call)",
         "pass",
-        ("tests/backends/connections/test_linked_recipes.py",),
+        ("tests/backends/connections/test_session_recipes.py",),
     ),
     Fault(
         "each search makes what it searches anew",

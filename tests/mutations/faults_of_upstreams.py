@@ -2,7 +2,7 @@
 
 from tests.mutations.fault import Fault
 
-LINK = ("tests/backends/upstreams/test_link.py",)
+CONNECTION = ("tests/backends/upstreams/test_session.py",)
 CHANNEL = ("tests/backends/upstreams/test_channel.py",)
 CONNECTING = ("tests/backends/upstreams/test_connecting.py",)
 REGISTERED = ("tests/admin/resources/test_backends_url.py",)
@@ -13,35 +13,35 @@ FAULTS_OF_UPSTREAMS = (
         "app/backends/upstreams/_statuses.py",
         "_said(refusal) if status == 403",
         "_said(refusal) if status",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a notification that a server of 2024 refuses is not counted",
         "app/backends/upstreams/_http_sse.py",
         "is_told = is_call and refusal is not None",
         "is_told = refusal is not None",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a session of which the server knows nothing any more goes on",
         "app/backends/upstreams/_streamable.py",
         "and not call.is_sessionless and await self._is_unknown():",
         "and call.is_sessionless:",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "one odd refusal ends a session that the server knows",
         "app/backends/upstreams/_streamable.py",
         "refusal is not None and refusal.id != _PING_ID",
         "refusal is not None",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "of a server that is refused twice only the second refusal is told",
-        "app/backends/upstreams/_link.py",
+        "app/backends/upstreams/_session.py",
         "if stream.is_offered:",
         "if True:",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "the error of an answer keeps what was read of it",
@@ -69,7 +69,7 @@ FAULTS_OF_UPSTREAMS = (
         "app/backends/upstreams/_calls.py",
         'self._dropped("upstream_unasked")\n            return',
         'self._dropped("upstream_unasked")\n            self._deliver(line)\n            return',
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a header's value goes to another host",
@@ -83,7 +83,7 @@ FAULTS_OF_UPSTREAMS = (
         "app/backends/upstreams/_statuses.py",
         "return found.target if (found.scheme, found.host, found.port) == (url.scheme, url.host, url.port) else None",
         "return found.target",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a redirect's password is shown",
@@ -125,56 +125,56 @@ FAULTS_OF_UPSTREAMS = (
         "app/backends/upstreams/_calls.py",
         "if self._flood.takes(data, time.monotonic()):",
         "if False:",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "what a flood of a server elsewhere holds is never told",
         "app/backends/upstreams/_calls.py",
         "        for line in self._flood.take_held():\n            self._parsed(line)\n",
         "        self._flood.take_held()\n",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "what a server elsewhere makes the loop do is not charged",
-        "app/backends/upstreams/_link.py",
+        "app/backends/upstreams/_session.py",
         "await charged(work, self._flow.share.took)",
         "await work",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a server elsewhere is read without a turn",
         "app/backends/upstreams/_flow.py",
         "return await self.share.turn()",
         "return",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a call overtakes a notification",
-        "app/backends/upstreams/_link.py",
+        "app/backends/upstreams/_session.py",
         "            await _over(before)\n            async with self._turns:",
         "            async with self._turns:",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a server is read although its session is held up",
         "app/backends/upstreams/_channel.py",
         "        await self._flow.turn()\n",
         "",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a session that is over is not ended at the server",
-        "app/backends/upstreams/_link.py",
+        "app/backends/upstreams/_session.py",
         "await self._wire.goodbye()",
         "pass",
-        LINK,
+        CONNECTION,
     ),
     Fault(
-        "a released link goes on reading",
-        "app/backends/upstreams/_link.py",
+        "a released connection goes on reading",
+        "app/backends/upstreams/_session.py",
         "        self._calls.close()\n        self._cancel_tasks()\n",
         "        self._calls.close()\n",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a reset overtakes an answer that has come",
@@ -195,13 +195,13 @@ FAULTS_OF_UPSTREAMS = (
         "app/backends/upstreams/_streamable.py",
         '            if call.method != "initialize" or call.is_sessionless:\n                raise\n',
         "            raise\n",
-        LINK,
+        CONNECTION,
     ),
     Fault(
         "a call whose connection breaks is sent again",
         "app/backends/upstreams/_streamable.py",
         'if call.method != "initialize" or call.is_sessionless:',
         "if call.is_sessionless:",
-        LINK,
+        CONNECTION,
     ),
 )

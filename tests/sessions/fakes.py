@@ -11,14 +11,14 @@ import anyio.lowlevel
 from app.cluster.routing.memory_store import MemoryStore
 from app.domain import BackendSpec, Limits, Principal, Tenant
 from app.errors import BackendBusy, BackendError, NotFound, RoutesUnavailable
+from app.processes.connection import BackendListener
 from app.processes.endings import Exit
-from app.processes.link import BackendListener
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.routes import Found, Quota, Route
 
 
-class FakeLink:
+class FakeConnection:
     """A process that writes down what it is sent; `say` is its stdout."""
 
     id = "p1"
@@ -70,8 +70,8 @@ class FakeLink:
 class FakeLease:
     was_warm = False
 
-    def __init__(self, link: FakeLink) -> None:
-        self.link = link
+    def __init__(self, connection: FakeConnection) -> None:
+        self.connection = connection
         self.released: list[str] = []
         self.shook_hands = self.was_probed = False
 
@@ -86,7 +86,7 @@ class FakeLease:
 
 
 class FakePool:
-    """Hands out a new FakeLink each time, or raises `error`."""
+    """Hands out a new FakeConnection each time, or raises `error`."""
 
     def __init__(self) -> None:
         self.leases: list[FakeLease] = []
@@ -101,11 +101,11 @@ class FakePool:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.leases.append(FakeLease(self._link()))
+        self.leases.append(FakeLease(self._connection()))
         return self.leases[-1]
 
-    def _link(self) -> FakeLink:
-        return FakeLink()
+    def _connection(self) -> FakeConnection:
+        return FakeConnection()
 
     def used(self) -> dict[str, int]:
         return self.counts

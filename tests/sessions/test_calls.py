@@ -30,7 +30,7 @@ from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams.streams import Reply
-from tests.sessions.fakes import FakeLink, FakePool, FakeStore
+from tests.sessions.fakes import FakeConnection, FakePool, FakeStore
 from tests.sessions.rig import SPEC
 from tests.sessions.test_session import message
 
@@ -38,8 +38,8 @@ from tests.sessions.test_session import message
 class Rig:
     """An open session whose process works on so many calls at once."""
 
-    def __init__(self, session: Session, link: FakeLink) -> None:
-        self.session, self.link = session, link
+    def __init__(self, session: Session, connection: FakeConnection) -> None:
+        self.session, self.connection = session, connection
 
     def ask(self, name: str, method: str = "tools/call", *, expires_at: float | None = None) -> Reply:
         reply = self.session.reply(1, may_stream=True, expires_at=expires_at)
@@ -53,11 +53,11 @@ class Rig:
         self.session.notify(message("notifications/cancelled", None, requestId=name))
 
     def answer(self, name: str) -> None:
-        self.link.answer(to=[each["params"].get("name") for each in self.link.sent].index(name))
+        self.connection.answer(to=[each["params"].get("name") for each in self.connection.sent].index(name))
 
     @property
     def sent(self) -> str:
-        return "".join(each["params"]["name"] for each in self.link.sent if each.get("method") == "tools/call")
+        return "".join(each["params"]["name"] for each in self.connection.sent if each.get("method") == "tools/call")
 
 
 class Rigs:
@@ -69,10 +69,10 @@ class Rigs:
         self._store.specs[SPEC.key] = replace(SPEC, calls_per_session=calls)
         session = await self._registry.open(self._principal, "acme", "echo", "streamable_http")
         await self._registry.connect(session)
-        link = self._pool.leases[-1].link
+        connection = self._pool.leases[-1].connection
         session.request(message("initialize"), session.reply(1, may_stream=True))
-        link.answer({"protocolVersion": "2025-03-26", "capabilities": {}})
-        return Rig(session, link)
+        connection.answer({"protocolVersion": "2025-03-26", "capabilities": {}})
+        return Rig(session, connection)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(rigs: Rigs)
     assert (type(error), error.outcome) == (RequestCancelled, None)
     rig.answer("a")
     assert rig.sent == "ac"
-    assert [each["method"] for each in rig.link.sent] == ["initialize", "tools/call", "tools/call"]
+    assert [each["method"] for each in rig.connection.sent] == ["initialize", "tools/call", "tools/call"]
     rig.answer("c")
     assert isinstance(third.outcomes[0], Answer)
 
@@ -149,7 +149,7 @@ async def test_what_waits_when_the_session_ends_was_not_sent_and_says_so(
 async def test_what_waits_when_the_process_dies_was_not_sent(rigs: Rigs) -> None:
     rig = await rigs.open(1)
     _, waiting = rig.ask_all("ab")
-    rig.link.die()
+    rig.connection.die()
     assert rig.sent == "a"
     assert isinstance(error_of(waiting), SessionNotFound)
 
@@ -167,7 +167,7 @@ async def test_a_call_whose_credential_has_expired_while_it_waited_is_not_sent(r
 async def test_what_cannot_be_written_when_its_turn_comes_can_be_sent_again(rigs: Rigs) -> None:
     rig = await rigs.open(1)
     _, *waiting = rig.ask_all("abc")
-    rig.link.is_busy = True
+    rig.connection.is_busy = True
     rig.answer("a")
     assert [type(error_of(each)) for each in waiting] == [BackendBusy, BackendBusy]
     assert [error_of(each).outcome for each in waiting] == [None, None]
@@ -182,10 +182,10 @@ async def test_a_process_that_answers_while_it_is_written_to_is_no_recursion(
     replies = [rig.ask(f"{number} ") for number in range(2048)]
 
     def answer_at_once(line: bytes) -> None:
-        rig.link.send(line)
-        rig.link.answer()
+        rig.connection.send(line)
+        rig.connection.answer()
 
-    rig.session.link.send = answer_at_once
+    rig.session.connection.send = answer_at_once
     rig.answer("0 ")
     for number in range(1, 1024):
         rig.answer(f"{number} ")
@@ -222,16 +222,16 @@ async def test_a_batch_fits_whole_or_not_at_all(rigs: Rigs) -> None:
 async def test_a_question_waits_while_its_stream_is_read_and_not_much_longer(rigs: Rigs) -> None:
     rig = await rigs.open(1)
     reply = rig.ask("a")
-    rig.link.say(id="q", method="elicitation/create", params={})
+    rig.connection.say(id="q", method="elicitation/create", params={})
     assert reply.stream is not None
     now = time.monotonic()
     for hours in range(1, 20):
         rig.session.sweep(now + 3600.0 * hours)
     assert reply.stream.is_spent is False
-    assert len(rig.link.sent) == 2
+    assert len(rig.connection.sent) == 2
     reply.stream.detach()
     rig.session.sweep(now + 3600.0 * 19 + QUESTION_S)
-    assert [each.get("id", each.get("method")) for each in rig.link.sent[2:]] == ["q", "notifications/cancelled"]
+    assert [each.get("id", each.get("method")) for each in rig.connection.sent[2:]] == ["q", "notifications/cancelled"]
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ async def test_a_failed_handshake_counts_with_the_revision_that_the_client_asked
     await registry.connect(session)
     params = {} if asked is None else {"protocolVersion": asked}
     session.request(message("initialize", **params), session.reply(1, may_stream=True))
-    link = pool.leases[-1].link
-    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+    connection = pool.leases[-1].connection
+    connection.say(id=connection.sent[0]["id"], error={"code": -32602, "message": "no"})
     (series,) = [each for each in session._metrics.server_operations._series if each[0] == "initialize"]
     assert series == ("initialize", "-32602", transport, counted)
 

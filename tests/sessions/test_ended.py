@@ -35,15 +35,15 @@ class Client:
         session = await self.registry.open(self.principal, "acme", "echo", "streamable_http")
         await self.registry.connect(session)
         session.request(request("initialize", 0), session.reply(1, may_stream=True))
-        link = self.pool.leases[-1].link
-        link.answer({"protocolVersion": "2025-11-25"})
+        connection = self.pool.leases[-1].connection
+        connection.answer({"protocolVersion": "2025-11-25"})
         reply = session.reply(1, may_stream=True)
         session.request(request("tools/call", 1), reply)
         reader = session.streams.read(reply.become_stream())
         reader.leave()
         if answer is not None:
-            link.answer(answer)
-        link.die()
+            connection.answer(answer)
+        connection.die()
         place = parse_event_id(reader.event_id)
         assert place is not None
         return session, place
@@ -95,7 +95,7 @@ async def test_a_session_that_ends_otherwise_or_without_an_answer_leaves_nothing
     session = await client.registry.open(client.principal, "acme", "echo", "streamable_http")
     await client.registry.connect(session)
     session.streams.read(session.streams.listen)
-    client.pool.leases[-1].link.die()
+    client.pool.leases[-1].connection.die()
     assert not client.registry._ended._sessions
 
 

@@ -17,7 +17,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.routes import Route, session_key
 from app.sessions.session import Session
 from app.sessions.streams.streams import Reply
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 from tests.sessions.test_session import ask, message
 
 
@@ -111,13 +111,15 @@ def prove_routes(proof: Proof) -> Proof:
     return proof
 
 
-async def open_session(registry: SessionRegistry, pool: FakePool, principal: Principal) -> tuple[Session, FakeLink]:
+async def open_session(
+    registry: SessionRegistry, pool: FakePool, principal: Principal
+) -> tuple[Session, FakeConnection]:
     session = await registry.open(principal, "acme", "echo", "streamable_http")
     await registry.connect(session)
-    link = pool.leases[-1].link
+    connection = pool.leases[-1].connection
     session.request(message("initialize"), session.reply(1, may_stream=True))
-    link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
-    return session, link
+    connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    return session, connection
 
 
 def stand_still(registry: SessionRegistry) -> None:
@@ -131,17 +133,17 @@ def answered(reply: Reply) -> list[Any]:
 async def test_what_a_process_says_after_a_standstill_is_delivered_in_order_and_once(
     registry, pool, principal, proof, guard
 ):
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     reply = ask(session, may_stream=False)
     listener = session.streams.open_listener()
     stand_still(registry)
     for number in range(3):
-        link.say(method="notifications/message", params={"data": number})
-    link.answer({"n": 1})
-    assert (reply.outcomes, listener.bytes, link.paused) == ([], 0, True)
+        connection.say(method="notifications/message", params={"data": number})
+    connection.answer({"n": 1})
+    assert (reply.outcomes, listener.bytes, connection.paused) == ([], 0, True)
     proof.may_end.set()
     await guard.prove()
-    assert (answered(reply), link.paused) == ([{"n": 1}], False)
+    assert (answered(reply), connection.paused) == ([{"n": 1}], False)
     session.deliver_held()
     await guard.prove()
     session.close("deleted")
@@ -157,24 +159,24 @@ async def test_a_machine_that_slept_accepts_and_delivers_nothing_before_it_has_p
     registry, pool, principal, proof, clock, guard
 ):
     """No other clock of the node has moved."""
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     reply = ask(session)
     clock.now += 3600.0
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     with pytest.raises(RoutesUnavailable):
         ask(session)
-    assert (reply.outcomes, link.paused) == ([], True)
+    assert (reply.outcomes, connection.paused) == ([], True)
     proof.may_end.set()
     await guard.prove()
     assert answered(reply) == [{"n": 1}]
 
 
 async def test_a_session_that_another_node_has_delivers_nothing_any_more(registry, pool, principal, proof, guard):
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     other, other_link = await open_session(registry, pool, principal)
     lost, kept = ask(session), ask(other)
     stand_still(registry)
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     other_link.answer({"n": 2})
     proof.lost.append(session)
     proof.may_end.set()
@@ -196,10 +198,10 @@ async def test_of_many_that_find_a_standstill_one_proves(registry, proof, guard)
 
 
 async def test_the_sweep_proves_without_being_asked(registry, pool, principal, proof):
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     reply = ask(session)
     stand_still(registry)
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     proof.may_end.set()
     with anyio.fail_after(20):
         await reply.outcome
@@ -207,10 +209,10 @@ async def test_the_sweep_proves_without_being_asked(registry, pool, principal, p
 
 
 async def test_without_a_store_the_node_goes_on(registry, pool, principal, proof, guard):
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     reply = ask(session)
     stand_still(registry)
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     proof.error = RoutesUnavailable()
     proof.may_end.set()
     await guard.prove()
@@ -221,22 +223,22 @@ async def test_without_a_store_a_node_whose_lease_ended_in_the_gap_serves_nothin
     registry, pool, principal, proof, guard
 ):
     """Another may have taken its sessions over, and may serve them now."""
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     reply = ask(session)
     stand_still(registry)
     stood_still_at = registry.standstill.ticked_at
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     proof.error = OwnershipUnknown()
     proof.may_end.set()
     for _ in range(2):
         await guard.prove()
         with pytest.raises(RoutesUnavailable):
             ask(session)
-    assert (reply.outcomes, link.paused) == ([], True)
+    assert (reply.outcomes, connection.paused) == ([], True)
     assert proof.stood_still_at == stood_still_at  # the second time too
     proof.error = None
     await guard.prove()
-    assert (answered(reply), link.paused) == ([{"n": 1}], False)
+    assert (answered(reply), connection.paused) == ([{"n": 1}], False)
 
 
 async def test_time_in_which_the_store_is_waited_for_is_no_standstill(registry, proof, clock, guard, caplog):
@@ -270,10 +272,10 @@ async def test_who_waits_for_a_proof_that_fails_does_not_ask_once_more(registry,
 async def test_a_node_that_stands_still_again_while_it_proves_proves_again(
     registry, pool, principal, proof, clock, guard
 ):
-    session, link = await open_session(registry, pool, principal)
+    session, connection = await open_session(registry, pool, principal)
     reply = ask(session, may_stream=False)
     clock.now += 100.0
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
 
     async def prove(stood_still_at: float) -> None:
         proof.asked += 1
@@ -304,11 +306,11 @@ async def test_a_node_whose_proofs_all_take_too_long_goes_on(registry, proof, cl
 async def test_a_session_that_cannot_deliver_ends_and_the_others_go_on(
     registry, pool, principal, proof, caplog, monkeypatch, guard
 ):
-    broken, link = await open_session(registry, pool, principal)
+    broken, connection = await open_session(registry, pool, principal)
     other, other_link = await open_session(registry, pool, principal)
     reply = ask(other)
     stand_still(registry)
-    link.say(method="notifications/message")
+    connection.say(method="notifications/message")
     other_link.answer({"n": 2})
 
     def fail(line: bytes, now: float) -> None:

@@ -21,7 +21,7 @@ def test_the_limit_at_which_the_process_is_goes_to_the_caller_and_into_the_failu
         stderr=SimpleNamespace(last_lines=list),
     )  # fmt: skip
     session: Any = SimpleNamespace(
-        link=SimpleNamespace(process="p"), spec=SPEC, id="s", principal=Principal("acme", "key", "k", frozenset())
+        connection=SimpleNamespace(process="p"), spec=SPEC, id="s", principal=Principal("acme", "key", "k", frozenset())
     )
     error = BackendTimeout("the backend did not answer within 60 s")
     failed: Any = SimpleNamespace(call=SimpleNamespace(method="tools/list", target=None), error=error)

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from app.backends.connections import respawning
-from app.backends.connections.respawning import RespawningLink
+from app.backends.connections.respawning import RespawningConnection
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy
 from app.protocol.lifecycle import SessionState
@@ -28,7 +28,7 @@ SPEC = replace(
 
 
 class RespawningPool(FakePool):
-    """Hands out links that outlive their process, unless the backend keeps state."""
+    """Hands out connections that outlive their process, unless the backend keeps state."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class RespawningPool(FakePool):
         first: Any = await super().lease(spec, limits, principal)
         if spec.recovery == "end":
             return first
-        return RespawningLink(first, self._again, self._tasks, 5.0)
+        return RespawningConnection(first, self._again, self._tasks, 5.0)
 
     async def _again(self) -> Any:
         return await super().lease(SPEC, Limits(), Principal("acme", "key", "k1", frozenset()))
@@ -67,7 +67,7 @@ async def opened(registry: SessionRegistry, pool: FakePool, principal: Principal
     session = await registry.open(principal, "acme", "echo", "streamable_http")
     await registry.connect(session)
     session.request(message("initialize"), session.reply(1, may_stream=True))
-    pool.leases[-1].link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    pool.leases[-1].connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
     session.notify(message("notifications/initialized", None))
     silent(session, idle_s)
     return session
@@ -93,7 +93,7 @@ def numbers(registry: SessionRegistry, tenant: str = "acme") -> tuple[float | No
 
 async def has_process(pool: FakePool, count: int) -> FakeLease:
     with anyio.fail_after(20):
-        while len(pool.leases) < count or not pool.leases[-1].link.sent:
+        while len(pool.leases) < count or not pool.leases[-1].connection.sent:
             await anyio.lowlevel.checkpoint()
     return pool.leases[-1]
 
@@ -104,20 +104,24 @@ async def test_an_idle_session_is_parked_and_wakes_with_the_next_call(
     caplog.set_level("INFO")
     session = await opened(registry, pool, principal)
     registry.sweeping.sweep_all(session.last_seen + PARK_S - 1)
-    assert (session.link.rest, session.link.process) == (None, "p1")
+    assert (session.connection.rest, session.connection.process) == (None, "p1")
     sweep(registry, session)
-    assert (session.link.rest, session.link.process, session.link.is_without_process) == ("parked", None, True)
+    assert (session.connection.rest, session.connection.process, session.connection.is_without_process) == (
+        "parked",
+        None,
+        True,
+    )
     assert (session.state, pool.leases[0].released) == (SessionState.OPEN, ["parked"])
     assert numbers(registry) == (1, 1)
     sweep(registry, session)
     assert numbers(registry) == (1, 1)
     reply = ask(session)
     lease = await has_process(pool, 2)
-    assert (session.link.rest, session.link.is_without_process) == ("parked", False)
-    lease.link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
-    lease.link.answer({"tools": []})
+    assert (session.connection.rest, session.connection.is_without_process) == ("parked", False)
+    lease.connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    lease.connection.answer({"tools": []})
     assert reply.outcomes
-    assert (session.link.rest, session.link.process) == (None, "p1")
+    assert (session.connection.rest, session.connection.process) == (None, "p1")
     assert numbers(registry) == (0, 0)
     metrics = registry._metrics.registry
     assert metrics.get_sample_value("trunkline_session_wakes_total", {"result": "cold"}) == 1
@@ -136,22 +140,22 @@ async def test_a_session_stays_in_which_anything_goes_on(
     }
     store.specs["acme", "echo"] = changed.get(what, SPEC)
     session = await opened(registry, pool, principal)
-    link = pool.leases[-1].link
+    connection = pool.leases[-1].connection
     if what == "call":
         ask(session)
     elif what == "question":
-        link.say(id="q", method="roots/list")
+        connection.say(id="q", method="roots/list")
     elif what == "task":
         session.request(message("tools/call", "7", task={}), session.reply(1, may_stream=False))
-        link.answer({"task": {"taskId": "t", "status": "working"}})
+        connection.answer({"task": {"taskId": "t", "status": "working"}})
     elif what == "standstill":
         registry.standstill.ticked_at -= 2 * GAP_S
     now = session.last_seen + PARK_S
     if what == "output":
         silent(session, 10)
-        link.say(method="notifications/message", params={})
+        connection.say(method="notifications/message", params={})
     registry.sweeping.sweep_all(now)
-    assert (session.link.rest, pool.leases[-1].released) == (None, [])
+    assert (session.connection.rest, pool.leases[-1].released) == (None, [])
 
 
 async def test_a_stream_that_is_open_meanwhile_stays_open(
@@ -160,7 +164,7 @@ async def test_a_stream_that_is_open_meanwhile_stays_open(
     session = await opened(registry, pool, principal)
     session.streams.open_listener()
     sweep(registry, session)
-    assert session.link.rest == "parked"
+    assert session.connection.rest == "parked"
     assert session.streams.listen.attached
 
 
@@ -170,11 +174,11 @@ async def test_no_more_are_parked_than_the_tenant_may_have(
     store.limits = Limits(parked_sessions=1)
     first, second = [await opened(registry, pool, principal, idle_s=2 * PARK_S) for _ in range(2)]
     sweep(registry, first)
-    assert (first.link.rest, second.link.rest) == ("parked", None)
+    assert (first.connection.rest, second.connection.rest) == ("parked", None)
     first.close("deleted")
     assert numbers(registry) == (0, 0)
     sweep(registry, second)
-    assert second.link.rest == "parked"
+    assert second.connection.rest == "parked"
 
 
 async def test_a_parked_session_ends_as_others_do(
@@ -200,7 +204,7 @@ async def test_a_session_that_is_to_make_room_is_parked_instead(
 ) -> None:
     session = await opened(registry, pool, principal, idle_s=SPEC.timeouts.reclaim_idle_s + 1)
     registry.reclaiming.reclaim(SPEC, 1)
-    assert (session.link.rest, pool.leases[0].released) == ("parked", ["parked"])
+    assert (session.connection.rest, pool.leases[0].released) == ("parked", ["parked"])
     registry.reclaiming.reclaim(SPEC, 1)  # there is no process left to free
     assert len(registry) == 1
     assert registry.reclaiming.make_room("sessions", principal, SPEC)  # its place is another matter
@@ -211,7 +215,7 @@ async def test_a_draining_node_parks_nothing(registry: SessionRegistry, pool: Fa
     session = await opened(registry, pool, principal)
     registry.take_no_more()
     sweep(registry, session)
-    assert session.link.rest is None
+    assert session.connection.rest is None
 
 
 async def test_a_call_whose_time_is_over_while_it_waits_for_a_process_was_not_sent(
@@ -228,9 +232,9 @@ async def test_a_call_whose_time_is_over_while_it_waits_for_a_process_was_not_se
         assert (error.reason, error.outcome, error.retry_after_s) == ("backend_busy", None, 1.0)
     pool.gate.set()
     lease = await has_process(pool, 2)
-    lease.link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
-    assert [each["method"] for each in lease.link.sent] == ["initialize", "notifications/initialized"]
-    assert (session.state, session.link.rest) == (SessionState.OPEN, None)
+    lease.connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    assert [each["method"] for each in lease.connection.sent] == ["initialize", "notifications/initialized"]
+    assert (session.state, session.connection.rest) == (SessionState.OPEN, None)
 
 
 async def test_a_call_without_a_process_fails_and_may_be_tried_again(
@@ -245,6 +249,6 @@ async def test_a_call_without_a_process_fails_and_may_be_tried_again(
     (failed,) = reply.outcomes
     error = failed.error  # type: ignore[union-attr]
     assert (error.reason, error.outcome, error.retry_after_s) == ("backend_busy", None, 1.0)
-    assert (session.state, session.link.rest, numbers(registry)) == (SessionState.OPEN, "parked", (1, 1))
+    assert (session.state, session.connection.rest, numbers(registry)) == (SessionState.OPEN, "parked", (1, 1))
     wakes = registry._metrics.registry.get_sample_value("trunkline_session_wakes_total", {"result": "failed"})
     assert wakes == 1

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.backends.connections._freezing import FreezingLink
+from app.backends.connections._stopping import StoppingConnection
 from app.domain import BackendSpec, Limits, Principal
 from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import GAP_S
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from tests.backends.connections.test_freezing import Process
+from tests.backends.connections.test_stopping import Process
 from tests.sessions import rig
 from tests.sessions.fakes import FakeLease, FakePool, FakeStore
 from tests.sessions.test_parking import PARK_S, opened, registry, silent, sweep
@@ -23,14 +23,14 @@ SPEC = replace(rig.SPEC, timeouts=replace(rig.SPEC.timeouts, idle_s=3600.0, abso
 
 
 class FreezingPool(FakePool):
-    """Hands out links whose processes can be stopped."""
+    """Hands out connections whose processes can be stopped."""
 
     async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> Any:
         self.leases.append(lease := FakeLease(process := Process()))
-        return FreezingLink(lease, process)
+        return StoppingConnection(lease, process)
 
     def process(self, place: int = -1) -> Process:
-        found = self.leases[place].link
+        found = self.leases[place].connection
         assert isinstance(found, Process)
         return found
 
@@ -63,7 +63,11 @@ async def test_an_idle_session_is_frozen_and_thawed_by_the_next_call(
     registry.sweeping.sweep_all(session.last_seen + PARK_S - 1)
     assert numbers(registry) == (0, 0)
     sweep(registry, session)
-    assert (session.link.rest, session.link.process, session.link.is_without_process) == ("frozen", "p1", False)
+    assert (session.connection.rest, session.connection.process, session.connection.is_without_process) == (
+        "frozen",
+        "p1",
+        False,
+    )
     assert (session.state, pool.leases[0].released) == (SessionState.OPEN, [])
     assert numbers(registry) == (1, 1)
     assert pool.process().done() == "freeze"
@@ -73,7 +77,7 @@ async def test_an_idle_session_is_frozen_and_thawed_by_the_next_call(
     pool.process().answer({"tools": []})
     assert reply.outcomes
     assert pool.process().done() == "thaw"
-    assert (session.link.rest, numbers(registry)) == (None, (0, 0))
+    assert (session.connection.rest, numbers(registry)) == (None, (0, 0))
     assert sample(registry, "trunkline_session_freezes_total", result="frozen") == 1
     assert sample(registry, "trunkline_session_thaws_total", result="thawed") == 1
     assert sample(registry, "trunkline_session_thaw_seconds_count") == 1
@@ -105,7 +109,7 @@ async def test_a_session_runs_in_which_anything_goes_on(
         silent(session, 10)
         process.say(method="notifications/message", params={})
     registry.sweeping.sweep_all(now)
-    assert (session.link.rest, process.orders) == (None, [])
+    assert (session.connection.rest, process.orders) == (None, [])
 
 
 async def test_no_more_are_frozen_than_the_tenant_may_have(
@@ -114,11 +118,11 @@ async def test_no_more_are_frozen_than_the_tenant_may_have(
     store.limits = Limits(frozen_sessions=1, parked_sessions=0)
     first, second = [await opened(registry, pool, principal, idle_s=2 * PARK_S) for _ in range(2)]
     sweep(registry, first)
-    assert (first.link.rest, second.link.rest) == ("frozen", None)
+    assert (first.connection.rest, second.connection.rest) == ("frozen", None)
     first.close("deleted")
     assert numbers(registry) == (0, 0)
     sweep(registry, second)
-    assert second.link.rest == "frozen"
+    assert second.connection.rest == "frozen"
 
 
 async def test_a_frozen_session_ends_as_others_do(
@@ -162,7 +166,7 @@ async def test_a_draining_node_freezes_nothing(
     session = await opened(registry, pool, principal)
     registry.take_no_more()
     sweep(registry, session)
-    assert session.link.rest is None
+    assert session.connection.rest is None
 
 
 async def test_what_the_kernel_does_not_stop_is_counted_and_runs(
@@ -172,7 +176,7 @@ async def test_what_the_kernel_does_not_stop_is_counted_and_runs(
     session = await opened(registry, pool, principal)
     sweep(registry, session)
     pool.process().done(16)
-    assert (session.link.rest, numbers(registry)) == (None, (0, 0))
+    assert (session.connection.rest, numbers(registry)) == (None, (0, 0))
     sweep(registry, session)
     assert pool.process().orders == []
     assert sample(registry, "trunkline_session_freezes_total", result="refused") == 1

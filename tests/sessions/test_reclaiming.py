@@ -35,7 +35,7 @@ async def opened(registry: SessionRegistry, pool: FakePool, principal: Principal
     session = await registry.open(principal, "acme", "echo", "streamable_http")
     await registry.connect(session)
     session.request(message("initialize"), session.reply(1, may_stream=True))
-    pool.leases[-1].link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    pool.leases[-1].connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
     session.last_seen -= idle_s
     return session
 
@@ -74,14 +74,14 @@ async def test_none_goes_in_which_anything_goes_on(
 ) -> None:
     store.specs["acme", "other"] = replace(SPEC, name="other")
     session = await opened(registry, pool, principal)
-    link = pool.leases[-1].link
+    connection = pool.leases[-1].connection
     if what == "a call":
         ask(session)
     elif what == "a question":
-        link.say(id="q", method="roots/list")
+        connection.say(id="q", method="roots/list")
     elif what == "a task":
         session.request(message("tools/call", "7", task={}), session.reply(1, may_stream=False))
-        link.answer({"task": {"taskId": "t", "status": "working"}})
+        connection.answer({"task": {"taskId": "t", "status": "working"}})
     elif what == "a stream":
         session.streams.open_listener()
     session.last_seen -= 2 * IDLE_S
@@ -108,10 +108,10 @@ async def test_a_session_that_has_ended_its_task_may_go(
     registry: SessionRegistry, pool: FakePool, principal: Principal
 ) -> None:
     session = await opened(registry, pool, principal)
-    link = pool.leases[-1].link
+    connection = pool.leases[-1].connection
     session.request(message("tools/call", "7", task={}), session.reply(1, may_stream=False))
-    link.answer({"task": {"taskId": "t", "status": "working"}})
-    link.say(method="notifications/tasks/status", params={"taskId": "t", "status": "completed"})
+    connection.answer({"task": {"taskId": "t", "status": "working"}})
+    connection.say(method="notifications/tasks/status", params={"taskId": "t", "status": "completed"})
     session.last_seen -= IDLE_S
     registry.reclaiming.reclaim(SPEC, 1)
     assert session.state is SessionState.CLOSED

@@ -377,15 +377,15 @@ async def test_a_change_that_was_held_back_is_told_although_no_call_runs(
     registry: SessionRegistry, principal: Principal, pool: FakePool
 ) -> None:
     session = found(registry, await open_one(registry, principal), principal)
-    link = pool.leases[-1].link
+    connection = pool.leases[-1].connection
     session.streams.open_listener()
     now = time.monotonic()
     with pytest.MonkeyPatch.context() as still:
         still.setattr(time, "monotonic", lambda: now)  # all of them come in the same second
         for number in range(PER_SECOND):
-            link.say(method="notifications/message", params={"data": number})
+            connection.say(method="notifications/message", params={"data": number})
             session.streams.listen.take_all()
-        link.say(method="notifications/tools/list_changed")
+        connection.say(method="notifications/tools/list_changed")
         assert session.streams.listen.take_all() == []
     registry.sweeping.sweep_all(now + 1.1)
     (change,) = session.streams.listen.take_all()

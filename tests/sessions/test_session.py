@@ -30,7 +30,7 @@ from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams.session_streams import UNREAD_S
 from app.sessions.streams.streams import MAX_EVENTS, Reply
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 
 
 def message(method: str, id_text: str | None = "1", **params: Any) -> Any:
@@ -48,14 +48,14 @@ async def session(registry: SessionRegistry, principal: Principal) -> Session:
 
 
 @pytest.fixture
-def link(session: Session, pool: FakePool) -> FakeLink:
-    return pool.leases[-1].link
+def connection(session: Session, pool: FakePool) -> FakeConnection:
+    return pool.leases[-1].connection
 
 
 @pytest.fixture
-async def opened(session: Session, link: FakeLink) -> Session:
+async def opened(session: Session, connection: FakeConnection) -> Session:
     session.request(message("initialize"), session.reply(1, may_stream=True))
-    link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
     return session
 
 
@@ -66,18 +66,18 @@ def ask(session: Session, method: str = "tools/call", id_text: str = "1", *, may
 
 
 async def test_nothing_is_accepted_after_a_gap_before_it_is_known_that_the_session_is_still_ours(
-    opened: Session, link: FakeLink, registry: SessionRegistry, guard: StandstillGuard
+    opened: Session, connection: FakeConnection, registry: SessionRegistry, guard: StandstillGuard
 ) -> None:
-    sent = len(link.sent)
+    sent = len(connection.sent)
     registry.standstill.ticked_at -= 2 * GAP_S
     with pytest.raises(RoutesUnavailable):
         ask(opened)
     with pytest.raises(RoutesUnavailable):
         opened.notify(message("notifications/roots/list_changed", None))
-    assert len(link.sent) == sent
+    assert len(connection.sent) == sent
     await guard.prove()
     ask(opened)
-    assert len(link.sent) == sent + 1
+    assert len(connection.sent) == sent + 1
 
 
 async def test_initialize_opens_the_session_with_the_backends_revision(opened: Session, pool: FakePool) -> None:
@@ -86,21 +86,23 @@ async def test_initialize_opens_the_session_with_the_backends_revision(opened: S
     assert pool.leases[0].shook_hands
 
 
-async def test_a_refused_initialize_does_not_open_it(session: Session, link: FakeLink, pool: FakePool) -> None:
+async def test_a_refused_initialize_does_not_open_it(
+    session: Session, connection: FakeConnection, pool: FakePool
+) -> None:
     """A client of HTTP+SSE has its session already, and may try again."""
     session.request(message("initialize"), Listen.STREAM)
-    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+    connection.say(id=connection.sent[0]["id"], error={"code": -32602, "message": "no"})
     assert session.state is SessionState.CONNECTED
     assert not pool.leases[0].shook_hands
 
 
 async def test_a_refused_initialize_of_a_post_ends_the_session(
-    session: Session, link: FakeLink, pool: FakePool
+    session: Session, connection: FakeConnection, pool: FakePool
 ) -> None:
     """Nobody has heard of it, and nobody will come back for it."""
     reply = session.reply(1, may_stream=True)
     session.request(message("initialize"), reply)
-    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+    connection.say(id=connection.sent[0]["id"], error={"code": -32602, "message": "no"})
     assert session.state is SessionState.CLOSED
     assert len(reply.outcomes) == 1
     assert pool.leases[0].released == ["not_initialized"]
@@ -117,51 +119,53 @@ async def test_a_second_initialize_is_refused(opened: Session) -> None:
         ask(opened, "initialize")
 
 
-async def test_an_answer_reaches_its_reply(opened: Session, link: FakeLink) -> None:
+async def test_an_answer_reaches_its_reply(opened: Session, connection: FakeConnection) -> None:
     first, second = ask(opened, id_text="1"), ask(opened, id_text='"1"')
-    link.answer({"n": 2}, to=-1)
-    link.answer({"n": 1}, to=-2)
+    connection.answer({"n": 2}, to=-1)
+    connection.answer({"n": 1}, to=-2)
     assert b'"n":1' in first.outcomes[0].payload().replace(b" ", b"")  # type: ignore[union-attr]
     assert b'"n":2' in second.outcomes[0].payload().replace(b" ", b"")  # type: ignore[union-attr]
 
 
-async def test_a_notification_during_a_call_makes_its_reply_a_stream(opened: Session, link: FakeLink) -> None:
+async def test_a_notification_during_a_call_makes_its_reply_a_stream(
+    opened: Session, connection: FakeConnection
+) -> None:
     reply = ask(opened)
-    link.say(method="notifications/message", params={"level": "info", "data": "x"})
+    connection.say(method="notifications/message", params={"level": "info", "data": "x"})
     assert reply.stream is not None
-    link.answer()
+    connection.answer()
     items = [await reply.stream.next() for _ in range(3)]
     assert [b"notifications/message" in items[0], b'"result"' in items[1], items[2]] == [True, True, None]  # type: ignore[operator]
 
 
-async def test_a_question_and_its_answer_cross_the_session(opened: Session, link: FakeLink) -> None:
+async def test_a_question_and_its_answer_cross_the_session(opened: Session, connection: FakeConnection) -> None:
     reply = ask(opened)
-    link.say(id="srv-1", method="elicitation/create", params={"message": "?"})
+    connection.say(id="srv-1", method="elicitation/create", params={"message": "?"})
     assert reply.stream is not None
     asked = json.loads(await reply.stream.next())  # type: ignore[arg-type]
     answer = parse_client(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}).encode())
     assert isinstance(answer, Response)
     opened.respond(answer)
-    assert link.sent[-1] == {"jsonrpc": "2.0", "id": "srv-1", "result": {"action": "decline"}}
+    assert connection.sent[-1] == {"jsonrpc": "2.0", "id": "srv-1", "result": {"action": "decline"}}
     opened.respond(answer)  # repeated: nobody asked
-    assert len([sent for sent in link.sent if sent.get("id") == "srv-1"]) == 1
+    assert len([sent for sent in connection.sent if sent.get("id") == "srv-1"]) == 1
 
 
-async def test_a_busy_process_refuses_and_the_id_is_free_again(opened: Session, link: FakeLink) -> None:
-    link.is_busy = True
+async def test_a_busy_process_refuses_and_the_id_is_free_again(opened: Session, connection: FakeConnection) -> None:
+    connection.is_busy = True
     with pytest.raises(BackendBusy):
         ask(opened)
-    link.is_busy = False
+    connection.is_busy = False
     ask(opened)
 
 
 async def test_death_fails_every_call_ends_the_streams_and_the_session(
-    opened: Session, link: FakeLink, pool: FakePool
+    opened: Session, connection: FakeConnection, pool: FakePool
 ) -> None:
     body, events = ask(opened, id_text="1"), ask(opened, id_text="2")
     events.become_stream()
     listen = opened.streams.open_listener()
-    link.die()
+    connection.die()
     assert isinstance(body.outcomes[0], Failed)
     error = body.outcomes[0].error
     assert isinstance(error, BackendExited)
@@ -172,10 +176,12 @@ async def test_death_fails_every_call_ends_the_streams_and_the_session(
     assert pool.leases[0].released == ["backend_exited"]
 
 
-async def test_death_in_the_handshake_is_told_from_death_in_a_call(session: Session, link: FakeLink) -> None:
+async def test_death_in_the_handshake_is_told_from_death_in_a_call(
+    session: Session, connection: FakeConnection
+) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(message("initialize"), reply)
-    link.die()
+    connection.die()
     error = reply.outcomes[0].error  # type: ignore[union-attr]
     assert isinstance(error, BackendExited)
     assert not error.started
@@ -272,12 +278,12 @@ async def test_calls_of_what_is_switched_off_hear_so_whether_sent_or_not(
     assert caught.value.outcome is None
 
 
-async def test_silence_makes_a_call_a_stream_but_not_initialize(session: Session, link: FakeLink) -> None:
+async def test_silence_makes_a_call_a_stream_but_not_initialize(session: Session, connection: FakeConnection) -> None:
     hello = session.reply(1, may_stream=True)
     session.request(message("initialize"), hello)
     session.sweep(time.monotonic() + STREAM_AFTER_S + 0.1)
     assert hello.stream is None
-    link.answer({"protocolVersion": "2025-06-18"})
+    connection.answer({"protocolVersion": "2025-06-18"})
     slow, json_only = ask(session, id_text="1"), ask(session, id_text="2", may_stream=False)
     session.sweep(time.monotonic() + STREAM_AFTER_S + 0.1)
     assert slow.stream is not None
@@ -292,12 +298,12 @@ async def test_before_that_it_stays_json(opened: Session) -> None:
 
 @pytest.mark.parametrize(("begun", "streams"), [(0, [False, True]), (1, [True, False]), (None, [False, False])])
 async def test_a_call_whose_answer_has_begun_does_not_become_a_stream(
-    opened: Session, link: FakeLink, begun: int | None, streams: list[bool]
+    opened: Session, connection: FakeConnection, begun: int | None, streams: list[bool]
 ) -> None:
     """Where the answer does not say whose it is, it may be any one's."""
     calls = [ask(opened, id_text="1"), ask(opened, id_text="2")]
-    ids = [str(sent["id"]).encode() for sent in link.sent[-2:]]
-    link.begun = b"" if begun is None else ids[begun]
+    ids = [str(sent["id"]).encode() for sent in connection.sent[-2:]]
+    connection.begun = b"" if begun is None else ids[begun]
     opened.sweep(time.monotonic() + STREAM_AFTER_S + 0.1)
     assert [call.stream is not None for call in calls] == streams
 
@@ -353,7 +359,7 @@ async def test_a_session_ends_with_its_key_and_not_with_a_token(
     hello = session.reply(1, may_stream=False)
     session.request(message("initialize"), hello)
     assert why_over(session, time.monotonic()) is None, "what was asked in time is waited for"
-    pool.leases[-1].link.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
+    pool.leases[-1].connection.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
     assert why_over(session, time.monotonic()) == reason
 
 
@@ -370,73 +376,79 @@ async def test_one_reader_listens_at_a_time(opened: Session) -> None:
     opened.streams.open_listener()
 
 
-async def test_a_reader_that_does_not_keep_up_pauses_the_process(opened: Session, link: FakeLink) -> None:
+async def test_a_reader_that_does_not_keep_up_pauses_the_process(opened: Session, connection: FakeConnection) -> None:
     stream = opened.streams.open_listener()
     for number in range(MAX_EVENTS + 1):
-        link.say(method="notifications/message", params={"data": number})
-    assert link.paused
+        connection.say(method="notifications/message", params={"data": number})
+    assert connection.paused
     await stream.next()
-    assert not link.paused
+    assert not connection.paused
 
 
-async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(opened: Session, link: FakeLink) -> None:
+async def test_a_listen_stream_that_nobody_reads_holds_calls_up_for_a_second(
+    opened: Session, connection: FakeConnection
+) -> None:
     reader = opened.streams.read(opened.streams.listen)
     reply = ask(opened, may_stream=False)
     for number in range(MAX_EVENTS + 1):
-        link.say(method="notifications/message", params={"data": number})
+        connection.say(method="notifications/message", params={"data": number})
     now = time.monotonic()
     for part in (0.0, 0.5, 0.99):
         opened.sweep(now + part * UNREAD_S)
-    assert link.paused
+    assert connection.paused
     opened.sweep(now + UNREAD_S + 0.01)
-    assert not link.paused
+    assert not connection.paused
     assert await reader.next() is None
     assert reader.retry_ms is not None
-    link.say(method="notifications/message", params={"data": "later"})
-    link.answer({"n": 1})
+    connection.say(method="notifications/message", params={"data": "later"})
+    connection.answer({"n": 1})
     assert len(reply.outcomes) == 1
     assert opened.streams.listen.queued_from == 3  # of what waits for the next reader the oldest went
 
 
 async def test_where_no_call_waits_a_listen_stream_may_be_read_as_slowly_as_its_reader_likes(
-    opened: Session, link: FakeLink
+    opened: Session, connection: FakeConnection
 ) -> None:
     reader = opened.streams.read(opened.streams.listen)
     for number in range(MAX_EVENTS + 1):
-        link.say(method="notifications/message", params={"data": number})
+        connection.say(method="notifications/message", params={"data": number})
     now = time.monotonic()
     for seconds in (0.0, 0.5 * UNREAD_S, UNREAD_S + 0.01):
         opened.sweep(now + seconds)
-    assert link.paused
+    assert connection.paused
     assert await reader.next() is not None
-    assert not link.paused
+    assert not connection.paused
 
 
-async def test_a_question_nobody_can_read_is_answered_with_an_error(opened: Session, link: FakeLink) -> None:
-    link.say(id="q", method="roots/list")
+async def test_a_question_nobody_can_read_is_answered_with_an_error(
+    opened: Session, connection: FakeConnection
+) -> None:
+    connection.say(id="q", method="roots/list")
     for number in range(MAX_EVENTS):
-        link.say(method="notifications/message", params={"data": number})
-    assert link.sent[-1]["id"] == "q"
-    assert "error" in link.sent[-1]
+        connection.say(method="notifications/message", params={"data": number})
+    assert connection.sent[-1]["id"] == "q"
+    assert "error" in connection.sent[-1]
 
 
-async def test_on_http_sse_everything_is_on_the_one_stream(opened: Session, link: FakeLink) -> None:
+async def test_on_http_sse_everything_is_on_the_one_stream(opened: Session, connection: FakeConnection) -> None:
     stream = opened.streams.open_listener()
     opened.request(message("tools/call", "5"), Listen.STREAM)
-    link.say(method="notifications/message", params={})
-    link.answer({"done": True})
+    connection.say(method="notifications/message", params={})
+    connection.answer({"done": True})
     assert b"notifications/message" in await stream.next()  # type: ignore[operator]
     assert json.loads(await stream.next()) == {"jsonrpc": "2.0", "id": 5, "result": {"done": True}}  # type: ignore[arg-type]
 
 
-async def test_notifications_pass_and_strange_ones_do_not_break_anything(opened: Session, link: FakeLink) -> None:
+async def test_notifications_pass_and_strange_ones_do_not_break_anything(
+    opened: Session, connection: FakeConnection
+) -> None:
     note = message("notifications/initialized", None)
     assert isinstance(note, Notification)
     opened.notify(note)
-    assert link.sent[-1]["method"] == "notifications/initialized"
-    assert link.listener is not None
-    link.listener.backend_sent(b"not json")
-    link.listener.backend_sent_too_much(b"x" * 100)
+    assert connection.sent[-1]["method"] == "notifications/initialized"
+    assert connection.listener is not None
+    connection.listener.backend_sent(b"not json")
+    connection.listener.backend_sent_too_much(b"x" * 100)
 
 
 async def test_every_error_a_session_raises_is_ours(opened: Session) -> None:
@@ -447,7 +459,9 @@ async def test_every_error_a_session_raises_is_ours(opened: Session) -> None:
         opened.request(request, opened.reply(1, may_stream=True))
 
 
-async def test_what_is_no_json_is_told_to_the_process_and_nobody_else(opened: Session, link: FakeLink) -> None:
+async def test_what_is_no_json_is_told_to_the_process_and_nobody_else(
+    opened: Session, connection: FakeConnection
+) -> None:
     for line in (b"Welcome!", b'{"jsonrpc":"2.0","method":"notifications/x"}', b'{"level":"info"}', b"{'a': 1}"):
         opened.backend_sent(line)
-    assert link.noise == [b"Welcome!", b"{'a': 1}"]
+    assert connection.noise == [b"Welcome!", b"{'a': 1}"]

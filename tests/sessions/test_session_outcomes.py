@@ -32,7 +32,7 @@ from app.protocol.jsonrpc import parse_client
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams.streams import Reply
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 
 TABLE = (Path(__file__).parents[2] / "docs/protocol.md").read_text().split("## Refused, or perhaps", 1)[1]
 ROWS = {
@@ -53,7 +53,7 @@ class Rig:
     principal: Principal
     pool: FakePool
     session: Session
-    link: FakeLink
+    connection: FakeConnection
     reply: Reply
 
     def ask(self, number: int) -> Reply:
@@ -79,9 +79,9 @@ async def rig(registry: SessionRegistry, principal: Principal, pool: FakePool) -
     await registry.connect(session)
     hello: Any = parse_client(b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}')
     session.request(hello, session.reply(1, may_stream=False))
-    link = pool.leases[-1].link
-    link.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
-    rig = Rig(registry, principal, pool, session, link, session.reply(1, may_stream=False))
+    connection = pool.leases[-1].connection
+    connection.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
+    rig = Rig(registry, principal, pool, session, connection, session.reply(1, may_stream=False))
     rig.reply = rig.ask(1)
     return rig
 
@@ -93,7 +93,7 @@ async def quota(rig: Rig) -> GatewayError:
 
 
 async def deaf(rig: Rig) -> GatewayError:
-    rig.link.is_busy = True
+    rig.connection.is_busy = True
     return rig.refusal()
 
 
@@ -130,7 +130,7 @@ async def gone(rig: Rig) -> GatewayError:
     def send(line: bytes) -> None:
         raise BackendExited
 
-    rig.session.link.send = send
+    rig.session.connection.send = send
     return rig.refusal()
 
 
@@ -140,7 +140,7 @@ async def ended(rig: Rig) -> GatewayError:
 
 
 async def died(rig: Rig) -> GatewayError:
-    rig.link.die()
+    rig.connection.die()
     return rig.failure()
 
 
@@ -155,7 +155,7 @@ async def too_long(rig: Rig) -> GatewayError:
 
 
 async def nonsense(rig: Rig) -> GatewayError:
-    rig.link.say(id=rig.link.sent[-1]["id"], result=1, error=2)
+    rig.connection.say(id=rig.connection.sent[-1]["id"], result=1, error=2)
     return rig.failure()
 
 

@@ -31,7 +31,7 @@ async def opened(registry: SessionRegistry, pool: FakePool, principal: Principal
     session = await registry.open(principal, "acme", "echo", "streamable_http")
     await registry.connect(session)
     session.request(message("initialize"), session.reply(1, may_stream=True))
-    pool.leases[-1].link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    pool.leases[-1].connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
     session.notify(message("notifications/initialized", None))
     return session
 
@@ -69,7 +69,7 @@ async def test_an_answer_that_came_while_the_node_stood_still_is_read_before_its
         if not has_stood_still:
             clock, has_stood_still = clock + session.spec.timeouts.call_s + 1, True
         elif not reply.outcomes:
-            pool.leases[-1].link.answer({"n": 1})
+            pool.leases[-1].connection.answer({"n": 1})
         else:
             await anyio.sleep_forever()
 
@@ -148,7 +148,7 @@ async def test_nobody_is_kept_as_busy_for_longer_than_a_call(
     session.request(message("tools/call"), session.reply(1, may_stream=False))
     registry.sweeping.sweep(time.monotonic())
     assert session in registry.sweeping._busy
-    pool.leases[-1].link.answer({"content": []})
+    pool.leases[-1].connection.answer({"content": []})
     registry.sweeping.sweep(time.monotonic())
     assert session not in registry.sweeping._busy
 

@@ -99,10 +99,3 @@ async def test_a_number_of_warm_processes_that_follows_demand_is_stored(backends
     await backends.replace("acme", replace(found, warm=0))
     assert (await backends.get("acme", "echo")).warm == 0
     assert await backends.list_warm() == []
-
-
-async def test_deleted_is_gone(backends, spec):
-    await backends.create("acme", spec)
-    await backends.delete("acme", "echo")
-    with pytest.raises(BackendNotFound):
-        await backends.get("acme", "echo")

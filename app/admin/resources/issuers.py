@@ -18,7 +18,7 @@ from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, Issu
 from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke
 from app.auth.tokens import place_of, source_of
-from app.domain import DEFAULT_TENANT, Issuer, Scope, SignInClient
+from app.domain import DEFAULT_TENANT, Issuer, Scope
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.problems import responses
 from app.storage.audit_act import Act
@@ -178,20 +178,15 @@ async def _warnings(access: Access, issuer: Issuer) -> list[str]:
 
 
 def _record(access: Access, body: IssuerBody, issuer_id: str) -> Issuer:
-    return Issuer(
+    issuer: Issuer = body.made(
         id=issuer_id,
         tenant=access.tenant,
-        issuer=body.issuer,
         algorithms=tuple(dict.fromkeys(body.algorithms)),
-        audience=tuple(body.audience),
         claims=body.claims.kept(),
-        max_scopes=frozenset(body.max_scopes),
         created_at=access.admin.now(),
-        jwks_url=body.jwks_url,
-        discovery_url=body.discovery_url,
         tenants=None if body.tenants is None else body.tenants.served(),
-        sign_in=None if body.sign_in is None else SignInClient(**body.sign_in.model_dump()),
     )
+    return issuer
 
 
 def _sealed(access: Access, issuer: Issuer, body: IssuerBody) -> Issuer:

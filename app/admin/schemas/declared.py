@@ -10,14 +10,13 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
-    Protocol,
     Self,
     TypeVar,
     Union,
     get_args,
     get_origin,
     get_type_hints,
-)  # fmt: skip
+)
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
@@ -27,14 +26,6 @@ from app.domain.resources.resource import Resource
 
 M = TypeVar("M", bound=BaseModel)
 V = TypeVar("V")
-V_co = TypeVar("V_co", covariant=True)
-
-
-class Body(Protocol[V_co]):
-    """What a client sends to make an object."""
-
-    def value(self, changed_at: datetime, version: int = 1, *, tenant: str = "") -> V_co:
-        """The object."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from pydantic import (
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     PrivateAttr,
-    StringConstraints,
     ValidationError,
     model_validator,
 )
@@ -24,10 +23,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
 from app.auth.policy import is_scope
-from app.domain import NAME_PATTERN
+from app.domain import NAME_PATTERN, Scope
 from app.domain.resources import fields as rules
-from app.domain.resources.fields import MAX_REASON, NAME_SPELLING, Unfit
+from app.domain.resources.fields import NAME_SPELLING, Unfit
 from app.domain.resources.members import bare, flat, has_inline, is_declared, without_none
+from app.text.meant import did_you_mean
 
 MAX_WRONG = 1000  # errors of an object that are told one by one; each takes microseconds and a kilobyte
 ELSEWHERE = {"elsewhere": True}  # a context of validation: which files there are is known on the gateway's machine only
@@ -117,6 +117,9 @@ def field_of(declared: Any) -> Any:
     kind, marks = bare(declared)
     found = list[Any]()
     for each in marks:
+        if isinstance(each, str):
+            found.append(Field(description=each))
+            continue
         if not isinstance(each, Meta):
             found.append(AfterValidator(checked(each)))
             continue
@@ -143,26 +146,15 @@ no_nul, one_line = checked(rules.no_nul), checked(rules.one_line)
 
 def known_scope(text: str) -> str:
     if not is_scope(text):
-        raise PydanticCustomError("scope", "there is no such scope")
+        raise PydanticCustomError("scope", "there is no such scope{near}", {"near": did_you_mean(text, Scope)})
     return text
 
 
 KnownScope = Annotated[str, AfterValidator(known_scope)]
 SortedTexts = Annotated[list[str], BeforeValidator(sorted)]
 SpelledAsName = Spelled(NAME_PATTERN, NAME_SPELLING)
-Name = Annotated[str, SpelledAsName, Field(description="Lower-case letters, digits, `-`.")]
-Title = Annotated[
-    str,
-    StringConstraints(max_length=200),
-    AfterValidator(one_line),
-    Field(description="What people see instead of the name."),
-]
-Reason = Annotated[
-    str,
-    StringConstraints(max_length=MAX_REASON),
-    AfterValidator(one_line),
-    Field(description="Why it is switched off, in one line; its callers see it. Removed when it is switched on."),
-]
+Name: Any = field_of(rules.Name)
+Reason: Any = field_of(rules.Reason)
 
 
 class SwitchPatch(Strict):

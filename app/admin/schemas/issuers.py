@@ -2,15 +2,15 @@
 
 import json
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.declared import patches
+from app.admin.schemas.declared import DeclaredBody, patches
 from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, one_line
 from app.auth.issuer_rules import ALGORITHMS, HMAC, MAX_ISSUER, capped, is_issuer, is_secret
-from app.domain import DEFAULT_TENANT, Scope, ServedTenants, SignInClient, TenantGrant, is_own_mark
+from app.domain import DEFAULT_TENANT, Issuer, Scope, ServedTenants, TenantGrant, is_own_mark
 
 
 def _issuer_name(text: str) -> str:
@@ -120,10 +120,6 @@ class SignInBody(Strict):
         default="access_token", description="Which token is the credential; it is checked like any other."
     )
 
-    @classmethod
-    def of(cls, client: SignInClient) -> Self:
-        return cls(client_id=client.client_id, scope=client.scope, token=client.token)
-
 
 class SignInPatch(Strict):
     """A merge patch."""
@@ -133,11 +129,13 @@ class SignInPatch(Strict):
     token: Literal["access_token", "id_token"] | None = None
 
 
-class IssuerBody(Strict):
+class IssuerBody(DeclaredBody):
     """A new issuer: only HS256 with a `secret`, or other algorithms with a `jwks_url` or a `discovery_url`.
 
     With `tenants` it belongs to the platform: only in the tenant `default`, only for platform administrators.
     """
+
+    model: ClassVar[type[Any]] = Issuer
 
     issuer: Annotated[str, StringConstraints(max_length=MAX_ISSUER), AfterValidator(_issuer_name)]
     algorithms: Algorithms
@@ -226,10 +224,6 @@ def _tenants(served: object) -> object:
     return TenantsBody.of(served) if isinstance(served, ServedTenants) else served
 
 
-def _sign_in(client: object) -> object:
-    return SignInBody.of(client) if isinstance(client, SignInClient) else client
-
-
 class IssuerAnswer(Answer):
     """An issuer without its secret. One with `tenants` belongs to the platform; a tenant sees only its own entries."""
 
@@ -243,7 +237,7 @@ class IssuerAnswer(Answer):
     claims: ClaimsBody
     max_scopes: SortedTexts
     tenants: Annotated[TenantsBody | None, BeforeValidator(_tenants)]
-    sign_in: Annotated[SignInBody | None, BeforeValidator(_sign_in)]
+    sign_in: SignInBody | None
     created_at: datetime
     version: int
 

@@ -2,14 +2,15 @@
 
 import math
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.admin.schemas.declared import Schemas, patches, shows
-from app.admin.schemas.fields import Answer, Name, Spelled, Strict, StrictChoice, Title, no_nul
+from app.admin.schemas.declared import DeclaredBody, Schemas, patches, sends, shows
+from app.admin.schemas.fields import Answer, Spelled, Strict, StrictChoice, no_nul
+from app.domain.resources.members import declared_members, flat
 from app.domain.resources.recipes import MAX_AT_ONCE, MAX_DEADLINE_S, MAX_STEPS, STEP_ID, Method, Question, Recipe, Step
 from app.protocol.recipes.expressions import MAX_EXPRESSION
 
@@ -60,13 +61,12 @@ class StepBody(StrictChoice):
 AtOnce = Annotated[list[StepBody], Field(min_length=1, max_length=MAX_AT_ONCE)]
 
 
-class RecipeBody(Strict):
+@sends(declared_members(Recipe))
+class RecipeBody(DeclaredBody):
     """A new recipe."""
 
-    name: Name
-    toolset: Name
-    title: Title = ""
-    description: Annotated[str, StringConstraints(max_length=4000), AfterValidator(no_nul)] = ""
+    model: ClassVar[type[Any]] = Recipe
+
     input_schema: Object = Field(default_factory=lambda: {"type": "object", "properties": {}})
     steps: Annotated[list[StepBody | AtOnce], Field(min_length=1, max_length=MAX_STEPS)] = Field(
         description="In order; those of a list within the list at once."
@@ -93,20 +93,12 @@ class RecipeBody(Strict):
     def _steps(self) -> list[StepBody]:
         return [step for each in self.steps for step in _group(each)]
 
-    def value(self, changed_at: datetime, version: int = 1, *, tenant: str = "") -> Recipe:
+    def value(self, changed_at: datetime | None = None, version: int = 1, *, tenant: str = "") -> Recipe:
         """The recipe."""
         groups = tuple(tuple(step.value() for step in _group(each)) for each in self.steps)
         method = Method(groups, self.output, self.deadline_s)
-        return Recipe(
-            name=self.name,
-            toolset=self.toolset,
-            title=self.title,
-            description=self.description,
-            input_schema=self.input_schema,
-            method=method,
-            changed_at=changed_at,
-            version=version,
-        )
+        recipe: Recipe = self.made(changed_at=changed_at, version=version, method=method)
+        return recipe
 
 
 @patches(RecipeBody, without=("name", "toolset"))
@@ -125,18 +117,9 @@ class RecipeAnswer(Answer):
     @classmethod
     def of(cls, value: Recipe) -> Self:
         groups = [[msgspec.to_builtins(step) for step in group] for group in value.method.groups]
-        return cls(
-            name=value.name,
-            toolset=value.toolset,
-            title=value.title,
-            description=value.description,
-            input_schema=value.input_schema,
-            steps=[group[0] if len(group) == 1 else group for group in groups],
-            output=value.method.output,
-            deadline_s=value.method.deadline_s,
-            changed_at=value.changed_at,
-            version=value.version,
-        )
+        steps = [group[0] if len(group) == 1 else group for group in groups]
+        method = {"steps": steps, "output": value.method.output, "deadline_s": value.method.deadline_s}
+        return cls.model_validate({**flat(value), **method})
 
 
 class CheckedRecipe(RecipeAnswer):

@@ -1,22 +1,17 @@
 """Bodies: toolsets."""
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field
 
 from app.admin.schemas.declared import DeclaredBody, Schemas, part, patches, sends, shows
-from app.admin.schemas.fields import Answer, Spelled, Strict, SwitchPatch
+from app.admin.schemas.fields import Answer, Strict, SwitchPatch, field_of
 from app.domain import BackendSpec, Member, Toolset
-from app.domain.resources.members import flat, reader_of
+from app.domain.resources.members import flat, only, reader_of
 from app.domain.resources.toolsets import RULES, TOOLSETS
 
-Prefix = Annotated[
-    str,
-    StringConstraints(max_length=32),
-    Spelled(r"^[A-Za-z0-9_-]*$", "letters, digits, `_` and `-`"),
-    Field(description="Before the names of its tools and prompts, so that those of two members differ."),
-]
+Prefix: Any = field_of(next(each.kind for each in only(Member, "prefix")))
 
 
 @part(Member)

@@ -17,7 +17,7 @@ from app.backends.catalog.entries import Decision, Entry, Problem, definition_of
 from app.backends.catalog.judging import names_of, obeyed, withheld
 from app.backends.checks.backend_check import longer_start_s
 from app.backends.connections.inquiry import inquire
-from app.backends.connections.source import LinkLease
+from app.backends.connections.source import ConnectionLease
 from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
 from app.concurrency.event import Event
@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 
 
 class Catalog:
-    """Fulfils `links.toolsets.Offers`. `run` has to run; `changed` is told which backend offers something else."""
+    """Fulfils `connections.toolsets.Offers`. `run` has to run; `changed` is told which backend offers something
+    else."""
 
     def __init__(
         self,
@@ -382,7 +383,7 @@ class Catalog:
         self._metrics.catalog_inquiries.labels("ok").inc()
         await self.note(spec, offer)
 
-    def _lease_of(self, alone: BackendSpec, limits: Limits) -> Callable[[], Awaitable[LinkLease]]:
+    def _lease_of(self, alone: BackendSpec, limits: Limits) -> Callable[[], Awaitable[ConnectionLease]]:
         if alone.url is not None:
             return partial(self._upstreams.lease, alone)
         return partial(self._pool.lease, alone, limits)

@@ -44,7 +44,8 @@ NOTHING = Written()
 
 
 class Knowledge:
-    """Fulfils `links.source.Writings`. `run` has to run; `changed` is told which tenant has something else now."""
+    """Fulfils `connections.source.Writings`. `run` has to run; `changed` is told which tenant has something else
+    now."""
 
     def __init__(self, guides: Store[Guide], recipes: Store[Recipe]) -> None:
         self._guides, self._recipes = guides, recipes

@@ -21,9 +21,9 @@ from app.domain import BackendSpec, Limits, Timeouts
 from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidResponse, ShuttingDown
 from app.jail.sandbox.composer import Confined
 from app.jail.spawner.client import MISSED_BYTES
+from app.processes.connection import BackendConnection
 from app.processes.conversation import Conversation, result_of
 from app.processes.endings import CHECK_HINT, RAISING, at_limit, of_words
-from app.processes.link import BackendLink
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import SERVER_INFO_KEY, SESSIONLESS, is_refused_handshake
 from app.protocol.revisions import HANDSHAKE
@@ -107,7 +107,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
         with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
             with steps.timed("start"):
                 lease = await pool.lease(alone, limits)
-            process = lease.link
+            process = lease.connection
             try:
                 await talk.about(process, timeouts, lease.handshake_succeeded)
             finally:
@@ -167,10 +167,10 @@ class Talk:
         self._result = CheckResult()
         self._counts = dict(self._result.counts)
 
-    async def about(self, link: BackendLink, timeouts: Timeouts, has_begun: Callable[[], None]) -> None:
+    async def about(self, process: BackendConnection, timeouts: Timeouts, has_begun: Callable[[], None]) -> None:
         """Raises BackendError, TimeoutError: the last step has failed."""
-        conversation = Conversation(link)
-        link.attach(conversation)
+        conversation = Conversation(process)
+        process.attach(conversation)
         with anyio.fail_after(timeouts.initialize_s), self._steps.timed("initialize"):
             self._result = await _greet(conversation)
         has_begun()

@@ -1,12 +1,12 @@
-"""BridgedLink: a process that speaks 2026-07-28 only, for a session with a handshake."""
+"""BridgedConnection: a process that speaks 2026-07-28 only, for a session with a handshake."""
 
 import asyncio
 from typing import Protocol, runtime_checkable
 
-from app.backends.connections._captured import PassingLink, Tap, retapped
+from app.backends.connections._captured import Capture, PassingConnection, recaptured
 from app.errors import CallCutOff, GatewayError, InvalidMessage, InvalidResponse, ResponseTooLarge, is_refusal
+from app.processes.connection import BackendConnection, BackendListener, CallListener
 from app.processes.endings import Exit
-from app.processes.link import BackendLink, BackendListener, CallListener
 from app.protocol import tolerant
 from app.protocol.eras.bridge import Bridge, Out, Pause, ToServer
 from app.protocol.jsonrpc import answered_id, several
@@ -20,24 +20,27 @@ class BridgedSession(CallListener, Protocol):
         """A question that belongs to one of the calls with these ids."""
 
 
-class BridgedLink(PassingLink):
-    """Stands between a Session and its link, and translates both ways. The session's lease owns the link."""
+class BridgedConnection(PassingConnection):
+    """Stands between a Session and its connection, and translates both ways. The session's lease owns the
+    connection."""
 
-    def __init__(self, link: BackendLink, session: BridgedSession, *, for_sessionless: bool = False) -> None:
-        super().__init__(link)
+    def __init__(
+        self, connection: BackendConnection, session: BridgedSession, *, for_sessionless: bool = False
+    ) -> None:
+        super().__init__(connection)
         self._session = session
         self._bridge = Bridge(for_sessionless=for_sessionless)
         self._pauses: dict[bytes, asyncio.TimerHandle] = {}
-        link.attach(self)
+        connection.attach(self)
 
-    # --- BackendLink
+    # --- BackendConnection
 
     def attach(self, listener: BackendListener) -> None:
         """Does nothing: the constructor has attached the session."""
 
-    def tap(self, tap: Tap | None, member: str = "") -> None:
-        """As Tappable: it sees what the process gets and says."""
-        self._link = retapped(self._link, self, tap, member, self._bridge.call_of)
+    def capture(self, capture: Capture | None, member: str = "") -> None:
+        """As Capturable: it sees what the process gets and says."""
+        self._connection = recaptured(self._connection, self, capture, member, self._bridge.call_of)
 
     def send(self, line: bytes) -> None:
         """Answers of the bridge itself come later, not from within this call."""
@@ -51,7 +54,7 @@ class BridgedLink(PassingLink):
         """Three cases if the line cannot be written. 1. It belongs to no call, or 2. it is the call itself: raises.
         3. It is a later round of a call: that call fails."""
         try:
-            self._link.send(out.line)
+            self._connection.send(out.line)
         except GatewayError as error:
             call = None if out.call is None else self._bridge.abandon(out.call)
             if call is None or call == out.call:
@@ -64,7 +67,7 @@ class BridgedLink(PassingLink):
         self._pauses.clear()
 
     def answering(self) -> bytes | None:
-        named = self._link.answering()
+        named = self._connection.answering()
         return self._bridge.call_of(answered_id(named)) if named else named
 
     # --- BackendListener

@@ -1,4 +1,4 @@
-"""SharedProcess: one process of many sessions, and SharedLink: the link of each of them to it.
+"""SharedProcess: one process of many sessions, and SharedConnection: the connection of each of them to it.
 
 `protocol/shared/multiplex.py` decides what keeps the sessions apart; this carries it out. A session that does not read,
 asks too much or fails is held up, refused or dropped alone; the process is still read.
@@ -15,8 +15,8 @@ import anyio
 from app.backends.inventory import Lease
 from app.domain import Principal
 from app.errors import BackendError, BackendTimeout, GatewayError, InvalidResponse
+from app.processes.connection import BackendListener, CallListener
 from app.processes.endings import Exit
-from app.processes.link import BackendListener, CallListener
 from app.processes.process import BackendProcess
 from app.protocol.commands import NOISE, Dropped
 from app.protocol.shared.cached_handshake import INITIALIZED
@@ -77,9 +77,9 @@ class SharedProcess:
         """Calls that run or wait, and sessions."""
         return self._multiplex.busyness
 
-    def join(self, principal: Principal) -> "SharedLink":
-        """A link for one more session of this principal; the session releases it."""
-        return SharedLink(self, self._multiplex, principal)
+    def join(self, principal: Principal) -> "SharedConnection":
+        """A connection for one more session of this principal; the session releases it."""
+        return SharedConnection(self, self._multiplex, principal)
 
     def tick(self) -> None:
         """To be called every few seconds."""
@@ -92,37 +92,37 @@ class SharedProcess:
 
     # --- from its sessions
 
-    def send(self, link: "SharedLink", line: bytes) -> None:
-        """As BackendLink.send; later failures go to the listener."""
+    def send(self, connection: "SharedConnection", line: bytes) -> None:
+        """As BackendConnection.send; later failures go to the listener."""
         if self.exit is not None:
             raise self.exit.error("the backend has ended")
-        self._carry_out_soon(self._multiplex.from_session(link.member, line))
+        self._carry_out_soon(self._multiplex.from_session(connection.member, line))
 
-    def pause(self, link: "SharedLink") -> None:
+    def pause(self, connection: "SharedConnection") -> None:
         """Holds up the session's calls, as it cannot take more."""
-        self._multiplex.pause(link.member)
+        self._multiplex.pause(connection.member)
 
-    def resume(self, link: "SharedLink") -> None:
+    def resume(self, connection: "SharedConnection") -> None:
         if self.exit is None:
-            self._carry_out_soon(self._multiplex.resume(link.member))
+            self._carry_out_soon(self._multiplex.resume(connection.member))
 
-    def leave(self, link: "SharedLink") -> None:
+    def leave(self, connection: "SharedConnection") -> None:
         """The session has ended. Idempotent."""
         if self.exit is None:
-            self._carry_out_soon(self._multiplex.leave(link.member))
+            self._carry_out_soon(self._multiplex.leave(connection.member))
             self.empty_since = time.monotonic()
 
     def asked_for(self, size: int) -> None:
         self._process.asked_for(size)
 
     def heard_noise(self, line: bytes) -> None:
-        """Counts a line that is no JSON, as BackendLink.heard_noise."""
+        """Counts a line that is no JSON, as BackendConnection.heard_noise."""
         self._process.heard_noise(line)
 
-    def answering(self, link: "SharedLink") -> bytes | None:
-        """As BackendLink.answering, but only calls of this session, or that may be."""
+    def answering(self, connection: "SharedConnection") -> bytes | None:
+        """As BackendConnection.answering, but only calls of this session, or that may be."""
         named = self._process.answering()
-        return self._multiplex.call_of(link.member, named) if named else named
+        return self._multiplex.call_of(connection.member, named) if named else named
 
     def _carry_out_soon(self, outs: list[Out]) -> None:
         """Writes to the process at once; calls the listeners later, as one of them may be the caller."""
@@ -213,18 +213,18 @@ class SharedProcess:
                 member.owner.tell(out.line)
 
 
-class SharedLink:
-    """One session's link to a shared process; fulfils ProcessLink, and is its own lease."""
+class SharedConnection:
+    """One session's connection to a shared process; fulfils ProcessConnection, and is its own lease."""
 
     def __init__(self, process: SharedProcess, multiplex: Multiplex, principal: Principal) -> None:
         self.member = multiplex.join(self, principal.identity)
         self._process = process
         self._listener: CallListener | None = None
 
-    # --- LinkLease
+    # --- ConnectionLease
 
     @property
-    def link(self) -> "SharedLink":
+    def connection(self) -> "SharedConnection":
         return self
 
     @property
@@ -235,11 +235,11 @@ class SharedLink:
         """Does nothing: the process was initialized before."""
 
     def release(self, reason: str) -> None:
-        """As LinkLease.release; the process goes on for the others."""
+        """As ConnectionLease.release; the process goes on for the others."""
         self._listener = None
         self._process.leave(self)
 
-    # --- ProcessLink
+    # --- ProcessConnection
 
     @property
     def id(self) -> str:

@@ -9,10 +9,10 @@ from enum import Enum
 import anyio
 import anyio.abc
 
-from app.backends.connections._bridged import BridgedLink
-from app.backends.connections._captured import Tap, retapped
+from app.backends.connections._bridged import BridgedConnection
+from app.backends.connections._captured import Capture, recaptured
 from app.backends.connections.era import Era, probe_s
-from app.backends.connections.source import Keeper, LinkLease, MemberSide, Parkable, Probed
+from app.backends.connections.source import ConnectionLease, Keeper, MemberSide, Parkable, Probed
 from app.errors import (
     BackendBusy,
     BackendError,
@@ -23,8 +23,8 @@ from app.errors import (
     InvalidMessage,
     InvalidResponse,
 )
+from app.processes.connection import BackendConnection
 from app.processes.endings import Exit
-from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.protocol.exchange import PING
 from app.protocol.jsonrpc import (
@@ -34,6 +34,7 @@ from app.protocol.jsonrpc import (
     dump_request,
     dump_response,
     error_response,
+    is_without_id,
     parse_backend,
     result_response,
     several,
@@ -41,7 +42,6 @@ from app.protocol.jsonrpc import (
 from app.protocol.toolset.greeting import hello_for, speaks_sessionless
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.pages import Pages
-from app.protocol.without_id import is_without_id
 
 MAX_WAITING = 256  # calls while the process starts
 MAX_WAITING_BYTES = 4 << 20
@@ -62,14 +62,14 @@ class State(Enum):
 
 
 class ToolsetMember:
-    """Fulfils BridgedSession toward its own link. `lease` waits for a process; what it starts runs in `tasks`, and ends
-    with `release`. Without `tasks` it is only asked what it offers (`inquire`)."""
+    """Fulfils BridgedSession toward its own connection. `lease` waits for a process; what it starts runs in `tasks`,
+    and ends with `release`. Without `tasks` it is only asked what it offers (`inquire`)."""
 
     def __init__(
         self,
         index: int,
         side: MemberSide,
-        lease: Callable[[], Awaitable[LinkLease]],
+        lease: Callable[[], Awaitable[ConnectionLease]],
         tasks: anyio.abc.TaskGroup | None,
         within_s: float,
         era: Era,
@@ -77,20 +77,20 @@ class ToolsetMember:
         self._index, self._side, self._ask, self._tasks = index, side, lease, tasks
         self._within_s, self._era = within_s, era
         self.state = State.IDLE
-        self._lease: LinkLease | None = None
-        self._link: BackendLink | None = None
+        self._lease: ConnectionLease | None = None
+        self._connection: BackendConnection | None = None
         self._waiting: dict[bytes, bytes] = {}  # calls, by id
         self._answers: dict[bytes, asyncio.Future[Response]] = {}  # to requests of our own
         self._scope = anyio.CancelScope()
         self._is_paused = self._has_guessed = False
         self._last_list = self._attempt = 0  # attempt to start the process: those before it are given up
-        self._tap: Tap | None = None
-        self._name = ""  # for the tap
+        self._capture: Capture | None = None
+        self._name = ""  # for the capture
 
     @property
     def process(self) -> str | None:
         """The id of its process."""
-        return None if self._lease is None or self.state is not State.OPEN else self._lease.link.id or None
+        return None if self._lease is None or self.state is not State.OPEN else self._lease.connection.id or None
 
     # --- from the session
 
@@ -102,16 +102,16 @@ class ToolsetMember:
             BackendExited: the process is gone, or the session.
         """
         if self.state is State.OPEN:
-            assert self._link is not None
-            self._link.send(line)
+            assert self._connection is not None
+            self._connection.send(line)
         elif call is not None:
             self._wait(line, call)
 
-    def tap(self, tap: Tap | None, name: str) -> None:
-        """`tap` is told what passes under this name, from the end of a handshake on; None: nobody any more."""
-        self._tap, self._name = tap, name
-        if self._link is not None and self.state is State.OPEN:
-            self._link = retapped(self._link, self, tap, name)
+    def capture(self, capture: Capture | None, name: str) -> None:
+        """`capture` is told what passes under this name, from the end of a handshake on; None: nobody any more."""
+        self._capture, self._name = capture, name
+        if self._connection is not None and self.state is State.OPEN:
+            self._connection = recaptured(self._connection, self, capture, name)
 
     def withdraw(self, call: bytes) -> bool:
         """Whether this call had not been sent, and never will be."""
@@ -130,24 +130,24 @@ class ToolsetMember:
 
     def pause_reading(self) -> None:
         self._is_paused = True
-        if self._link is not None:
-            self._link.pause_reading()
+        if self._connection is not None:
+            self._connection.pause_reading()
 
     def resume_reading(self) -> None:
         self._is_paused = False
-        if self._link is not None:
-            self._link.resume_reading()
+        if self._connection is not None:
+            self._connection.resume_reading()
 
     def asked_for(self, size: int) -> None:
-        if self._link is not None:
-            self._link.asked_for(size)
+        if self._connection is not None:
+            self._connection.asked_for(size)
 
     def heard_noise(self, line: bytes) -> None:
-        if self._link is not None:
-            self._link.heard_noise(line)
+        if self._connection is not None:
+            self._connection.heard_noise(line)
 
     def answering(self) -> bytes | None:
-        return None if self._link is None else self._link.answering()
+        return None if self._connection is None else self._connection.answering()
 
     @property
     def has_process(self) -> bool:
@@ -213,19 +213,19 @@ class ToolsetMember:
             if self.state is not State.STARTING or attempt != self._attempt:  # it was given up while it waited
                 lease.release("session_closed")
                 raise BackendExited
-            self._lease, self._link = lease, lease.link
+            self._lease, self._connection = lease, lease.connection
             answer = await self._discover(lease) or await self._shake_hands(lease)
             self._opened(lease)
             return answer
 
-    async def _shake_hands(self, lease: LinkLease) -> Response:
-        self._link = lease.link
-        lease.link.attach(self)
+    async def _shake_hands(self, lease: ConnectionLease) -> Response:
+        self._connection = lease.connection
+        lease.connection.attach(self)
         hello, for_sessionless = hello_for(_HELLO_ID, self._side.hello), speaks_sessionless(self._side.hello)
         answer = await self._answer_to(_HELLO_ID, hello)
         if answer.member == "error" and refuses_handshake(dump_response(answer.id, answer)):
             self._era.learn(is_sessionless=True)
-            self._link = BridgedLink(lease.link, self, for_sessionless=for_sessionless)
+            self._connection = BridgedConnection(lease.connection, self, for_sessionless=for_sessionless)
             answer = await self._answer_to(_HELLO_ID, hello)
         elif for_sessionless and answer.member == "result":
             self._era.learn(is_sessionless=False)
@@ -233,7 +233,7 @@ class ToolsetMember:
             raise InvalidResponse("the server refused `initialize`")
         return answer
 
-    async def _discover(self, lease: LinkLease) -> Response | None:
+    async def _discover(self, lease: ConnectionLease) -> Response | None:
         """What the server says of itself if it speaks 2026-07-28 as the client does; None: one of them does not, or it
         does not say so in time, as it is slow to start, or never answers what it does not know."""
         known = self._era.is_sessionless
@@ -243,43 +243,43 @@ class ToolsetMember:
             self._has_guessed = True
             if isinstance(lease, Probed):
                 lease.probed()
-        self._link = link = BridgedLink(lease.link, self, for_sessionless=True)
+        self._connection = connection = BridgedConnection(lease.connection, self, for_sessionless=True)
         with anyio.move_on_after(self._within_s if known else probe_s(self._within_s)):
             if (answer := await self._answer_to(_PROBE_ID, hello_for(_PROBE_ID, self._side.hello))).member == "result":
                 self._era.learn(is_sessionless=True)
                 return answer
-        link.end()
+        connection.end()
         return None
 
-    def _opened(self, lease: LinkLease) -> None:
-        link = self._link
-        if self.state is not State.STARTING or link is None:
+    def _opened(self, lease: ConnectionLease) -> None:
+        connection = self._connection
+        if self.state is not State.STARTING or connection is None:
             return
         self.state = State.OPEN
-        if self._tap is not None:
-            self._link = link = retapped(link, self, self._tap, self._name)
+        if self._capture is not None:
+            self._connection = connection = recaptured(connection, self, self._capture, self._name)
         lease.handshake_succeeded()
         if self._is_paused:
-            link.pause_reading()
+            connection.pause_reading()
         waiting, self._waiting = self._waiting, {}
         try:
             for line in self._side.opened(self._index):
-                link.send(line)
+                connection.send(line)
         except BackendError:
             pass  # `backend_exited` will be called, and deals with it
         for call, line in waiting.items():
             try:
-                link.send(line)
+                connection.send(line)
             except GatewayError as error:
                 self._side.member_failed(call, error)
 
     async def _answer_to(self, request_id: bytes, line: bytes) -> Response:
         """Raises BackendError: the process is gone."""
-        assert self._link is not None
+        assert self._connection is not None
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._answers[request_id] = answer
         try:
-            self._link.send(line)
+            self._connection.send(line)
             return await answer
         finally:
             self._answers.pop(request_id, None)
@@ -290,7 +290,7 @@ class ToolsetMember:
         """Starts the process; the offer has no lists yet. Raises GatewayError, TimeoutError: as `_open`."""
         self.state = State.STARTING
         answer = await self._open()
-        return Offer.begun(answer.value, is_sessionless=isinstance(self._link, BridgedLink))
+        return Offer.begun(answer.value, is_sessionless=isinstance(self._connection, BridgedConnection))
 
     async def listed(self, method: str, offer: Offer) -> Offer:
         """The offer with this list as it is in this session; what cannot be read stays as it was. Raises: as `read`."""
@@ -327,11 +327,11 @@ class ToolsetMember:
             for each in several(line):
                 self.backend_sent(each)
             return
-        if type(message) is not Request or self._link is None:
+        if type(message) is not Request or self._connection is None:
             return
         refusal = error_response(message.id, METHOD_NOT_FOUND, "nobody can be asked before the handshake is over")
         with suppress(GatewayError):  # it does not read, or has ended: that is noticed elsewhere
-            self._link.send(result_response(message.id, {}) if message.method == PING else refusal)
+            self._connection.send(result_response(message.id, {}) if message.method == PING else refusal)
 
     def _is_our_answer(self, line: bytes) -> bool:
         try:
@@ -386,10 +386,10 @@ class ToolsetMember:
 
     def _let_go(self, reason: str) -> None:
         lease, self._lease = self._lease, None
-        link, self._link = self._link, None
+        connection, self._connection = self._connection, None
         self._give_up_answers(BackendExited())
-        if isinstance(link, BridgedLink):
-            link.end()
+        if isinstance(connection, BridgedConnection):
+            connection.end()
         if lease is not None:
             lease.release(reason)
 

@@ -8,7 +8,7 @@ import msgspec
 from app import __version__
 from app.backends.connections._toolset_member import ToolsetMember
 from app.backends.connections.era import Era
-from app.backends.connections.source import LinkLease
+from app.backends.connections.source import ConnectionLease
 from app.errors import BackendTimeout, GatewayError
 from app.processes.endings import Exit
 from app.protocol.jsonrpc import Params, encoded
@@ -44,7 +44,7 @@ class _Nobody:
         pass
 
 
-async def inquire(lease: Callable[[], Awaitable[LinkLease]], within_s: float) -> Offer:
+async def inquire(lease: Callable[[], Awaitable[ConnectionLease]], within_s: float) -> Offer:
     """What the process offers that `lease` gives; it is given back afterwards. Of a list that fails there is what could
     be read.
 

@@ -1,4 +1,4 @@
-"""ProcessLeasing: leases each session its link, by `isolation`, `recovery` and `url` of its backend."""
+"""ProcessLeasing: leases each session its connection, by `isolation`, `recovery` and `url` of its backend."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -9,10 +9,10 @@ from typing import Self
 import anyio
 import anyio.abc
 
-from app.backends.connections._freezing import Freezable, FreezingLink
-from app.backends.connections.respawning import Again, RespawningLink
+from app.backends.connections._stopping import Freezable, StoppingConnection
+from app.backends.connections.respawning import Again, RespawningConnection
 from app.backends.connections.shared_processes import SharedProcesses
-from app.backends.connections.source import LinkLease
+from app.backends.connections.source import ConnectionLease
 from app.backends.connections.toolsets import Toolsets
 from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
@@ -24,8 +24,9 @@ Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]  # as Backend
 
 
 class ProcessLeasing:
-    """Fulfils LinkSource. Used as `async with` inside the pool's own block; close all sessions before leaving. `find`
-    looks a backend up again when a session needs another process; without it they are started as the first was."""
+    """Fulfils ConnectionSource. Used as `async with` inside the pool's own block; close all sessions before leaving.
+    `find` looks a backend up again when a session needs another process; without it they are started as the first
+    was."""
 
     def __init__(
         self, pool: ProcessPool, toolsets: Toolsets, upstreams: Upstreams, *, find: Find | None = None
@@ -49,7 +50,7 @@ class ProcessLeasing:
         finally:
             self._shared.release()
 
-    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> ConnectionLease:
         if self._tasks is None:
             raise ShuttingDown
         if spec.is_toolset:
@@ -58,15 +59,15 @@ class ProcessLeasing:
 
     async def _lease_one(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
-    ) -> LinkLease:
+    ) -> ConnectionLease:
         first = await self._take(tasks, spec, limits, principal)
         if spec.recovery == "end":
-            process = first.link
+            process = first.connection
             if spec.rests_as == "frozen" and isinstance(process, Freezable):
-                return FreezingLink(first, process)
+                return StoppingConnection(first, process)
             return first
         again, within_s = self._again(tasks, spec, limits, principal), spec.timeouts.initialize_s
-        return RespawningLink(first, again, tasks, within_s, may_wait=not spec.broadcast)
+        return RespawningConnection(first, again, tasks, within_s, may_wait=not spec.broadcast)
 
     def _again(self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal) -> Again:
         if spec.url is not None:
@@ -75,7 +76,7 @@ class ProcessLeasing:
 
     async def _take_again(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
-    ) -> LinkLease:
+    ) -> ConnectionLease:
         """As the backend is now, and within the tenant's limits as they are now; as they were, while the database does
         not answer. Raises also NotFound, Disabled."""
         if self._find is not None:
@@ -93,9 +94,9 @@ class ProcessLeasing:
         principal: Principal,
         record: HandshakeRecord,
         is_parked: bool = False,
-    ) -> LinkLease:
-        """A link for a session whose handshake was on another node; its process starts at once, unless the session was
-        parked there.
+    ) -> ConnectionLease:
+        """A connection for a session whose handshake was on another node; its process starts at once, unless the
+        session was parked there.
 
         Raises:
             ShuttingDown: the node leases no processes any more.
@@ -104,11 +105,13 @@ class ProcessLeasing:
             raise ShuttingDown
         again = self._again(self._tasks, spec, limits, principal)
         within_s, may_wait = spec.timeouts.initialize_s, not spec.broadcast
-        return RespawningLink.restored(record, again, self._tasks, within_s, is_parked=is_parked, may_wait=may_wait)
+        return RespawningConnection.restored(
+            record, again, self._tasks, within_s, is_parked=is_parked, may_wait=may_wait
+        )
 
     async def _take(
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
-    ) -> LinkLease:
+    ) -> ConnectionLease:
         if spec.url is not None:
             return await self._upstreams.lease(spec)
         if spec.isolation == "shared":

@@ -1,9 +1,9 @@
-"""RespawningLink: a session's link that outlives its process (`recovery: respawn`).
+"""RespawningConnection: a session's connection that outlives its process (`recovery: respawn`).
 
-It stands between the session and the link to its present process. When that process dies, the calls in flight fail and
-are never run again; later ones wait for the next process, with which it repeats the handshake first. An idle one can
-be parked: it gives its process back, and the next message waits for another in the same way; as does one whose process
-died while there is no place for another.
+It stands between the session and the connection to its present process. When that process dies, the calls in flight
+fail and are never run again; later ones wait for the next process, with which it repeats the handshake first. An idle
+one can be parked: it gives its process back, and the next message waits for another in the same way; as does one whose
+process died while there is no place for another.
 """
 
 import asyncio
@@ -15,8 +15,7 @@ from enum import Enum
 import anyio
 import anyio.abc
 
-from app.backends.connections._no_process import NoProcess
-from app.backends.connections.source import Keeper, LinkLease, Probed
+from app.backends.connections.source import ConnectionLease, Keeper, NoProcess, Probed
 from app.errors import (
     BackendBusy,
     BackendError,
@@ -27,8 +26,8 @@ from app.errors import (
     InvalidResponse,
     is_refusal,
 )
+from app.processes.connection import BackendListener, CallListener
 from app.processes.endings import Exit
-from app.processes.link import BackendListener, CallListener
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import ABSENT, Notification, Request, Response, parse_backend, several
 
@@ -42,10 +41,10 @@ log = logging.getLogger(__name__)
 _NODE_GONE = Exit("killed", "its node is gone")
 _REFUSED = Exit("exited", "its next process refused the handshake that the backend had accepted before")
 
-Again = Callable[[], Awaitable[LinkLease]]
+Again = Callable[[], Awaitable[ConnectionLease]]
 
 
-class LinkState(Enum):
+class ConnectionState(Enum):
     """Whether there is a process."""
 
     LIVE = "live"
@@ -55,22 +54,29 @@ class LinkState(Enum):
     ENDED = "ended"
 
 
-_RESTS = frozenset({LinkState.PARKED, LinkState.WAKING})
+_RESTS = frozenset({ConnectionState.PARKED, ConnectionState.WAKING})
 
 
-class RespawningLink:
-    """Fulfils ProcessLink, and is its own lease. `again` leases the next process; `within_s` is for its handshake.
+class RespawningConnection:
+    """Fulfils ProcessConnection, and is its own lease. `again` leases the next process; `within_s` is for its
+    handshake.
 
     The task that starts it runs in `tasks`, and ends with `release`. `may_wait`: it may be without a process until the
     next message, as nothing but an answer would reach it.
     """
 
     def __init__(
-        self, lease: LinkLease, again: Again, tasks: anyio.abc.TaskGroup, within_s: float, *, may_wait: bool = True
+        self,
+        lease: ConnectionLease,
+        again: Again,
+        tasks: anyio.abc.TaskGroup,
+        within_s: float,
+        *,
+        may_wait: bool = True,
     ) -> None:
         self._lease, self._again, self._tasks, self._within_s, self._may_wait = lease, again, tasks, within_s, may_wait
         self.record = HandshakeRecord()
-        self._state, self._is_paused = LinkState.LIVE, False
+        self._state, self._is_paused = ConnectionState.LIVE, False
         self._listener: CallListener | None = None
         self._waiting: dict[bytes, bytes] = {}  # requests, by id
         self._greeted: asyncio.Future[Response | None] | None = None  # None: the new process died
@@ -90,20 +96,20 @@ class RespawningLink:
         *,
         is_parked: bool = False,
         may_wait: bool = True,
-    ) -> "RespawningLink":
-        """The link of a session whose handshake was on another node; its process is being started, unless it was parked
-        there: then it is here too."""
-        link = cls(NoProcess(), again, tasks, within_s, may_wait=may_wait)
-        link.record, link._started_at, link._is_lost = record, 0.0, not is_parked
-        link._state = LinkState.PARKED if is_parked else LinkState.LOST
+    ) -> "RespawningConnection":
+        """The connection of a session whose handshake was on another node; its process is being started, unless it was
+        parked there: then it is here too."""
+        connection = cls(NoProcess(), again, tasks, within_s, may_wait=may_wait)
+        connection.record, connection._started_at, connection._is_lost = record, 0.0, not is_parked
+        connection._state = ConnectionState.PARKED if is_parked else ConnectionState.LOST
         if not is_parked:
-            tasks.start_soon(link._respawn, _NODE_GONE, name="respawn a backend")
-        return link
+            tasks.start_soon(connection._respawn, _NODE_GONE, name="respawn a backend")
+        return connection
 
-    # --- LinkLease
+    # --- ConnectionLease
 
     @property
-    def link(self) -> "RespawningLink":
+    def connection(self) -> "RespawningConnection":
         return self
 
     @property
@@ -118,7 +124,7 @@ class RespawningLink:
         self._lease.handshake_succeeded()
 
     def release(self, reason: str) -> None:
-        self._state, self._listener = LinkState.ENDED, None
+        self._state, self._listener = ConnectionState.ENDED, None
         self._scope.cancel()
         self._lease.release(reason)
         keeper, self._keeper = self._keeper, None
@@ -130,70 +136,70 @@ class RespawningLink:
     def park(self, keeper: Keeper, with_news: bool = True) -> bool:
         """As Parkable.park. Nothing else runs between the checks and the end of the lease."""
         # It was parked on another node, or there was no place for its next process.
-        if self._state is LinkState.PARKED and self._keeper is None:
+        if self._state is ConnectionState.PARKED and self._keeper is None:
             self._keeper, self._has_news = keeper, with_news
             return True
-        if self._state is not LinkState.LIVE or self._is_paused or not self.record.is_at_rest:
+        if self._state is not ConnectionState.LIVE or self._is_paused or not self.record.is_at_rest:
             return False
-        if self._lease.link.answering() is not None:
+        if self._lease.connection.answering() is not None:
             return False
-        self._state, self._keeper, self._has_news = LinkState.PARKED, keeper, with_news
+        self._state, self._keeper, self._has_news = ConnectionState.PARKED, keeper, with_news
         lease, self._lease = self._lease, NoProcess()
         lease.release("parked")
         return True
 
     @property
     def has_process(self) -> bool:
-        return self._state is LinkState.LIVE
+        return self._state is ConnectionState.LIVE
 
     def unsent(self) -> Collection[bytes]:
         return self._waiting.keys()
 
-    # --- ProcessLink
+    # --- ProcessConnection
 
     @property
     def id(self) -> str:
         """Of the present process, or the last one; empty while it is parked."""
-        return self._lease.link.id
+        return self._lease.connection.id
 
     def attach(self, listener: BackendListener) -> None:
-        """As BackendLink.attach. A second listener (a BridgedLink) replaces the first."""
+        """As BackendConnection.attach. A second listener (a BridgedConnection) replaces the first."""
         assert isinstance(listener, CallListener)
         is_first = self._listener is None
         self._listener = listener
         if is_first:
-            self._lease.link.attach(self)
+            self._lease.connection.attach(self)
 
     def send(self, line: bytes) -> None:
-        """As BackendLink.send; requests wait while there is no process."""
-        if self._state is not LinkState.LIVE:
+        """As BackendConnection.send; requests wait while there is no process."""
+        if self._state is not ConnectionState.LIVE:
             self._wait_for_process(line)
         elif self.record.sent(line):
             try:
-                self._lease.link.send(line)
+                self._lease.connection.send(line)
             except BackendError as error:
                 self.record.unsent(line)
                 if not isinstance(error, BackendExited) or self.record.hello is None:
                     raise
-                self._state = LinkState.LOST  # `backend_exited` will be called in a moment
+                self._state = ConnectionState.LOST  # `backend_exited` will be called in a moment
                 self._wait_for_process(line)
 
     def pause_reading(self) -> None:
         self._is_paused = True
-        self._lease.link.pause_reading()
+        self._lease.connection.pause_reading()
 
     def resume_reading(self) -> None:
         self._is_paused = False
-        self._lease.link.resume_reading()
+        self._lease.connection.resume_reading()
 
     def asked_for(self, size: int) -> None:
-        self._lease.link.asked_for(size)
+        self._lease.connection.asked_for(size)
 
     def heard_noise(self, line: bytes) -> None:
-        self._lease.link.heard_noise(line)
+        self._lease.connection.heard_noise(line)
 
     def answering(self) -> bytes | None:
-        return self._lease.link.answering()
+        return self._lease.connection.answering()
 
     def _wait_for_process(self, line: bytes) -> None:
         """Requests wait, and can be cancelled. Other messages would mean nothing to the process after one that was
@@ -208,15 +214,15 @@ class RespawningLink:
             self._keep(b"notification %d" % self._notified, line)
 
     def _keep(self, name: bytes, line: bytes) -> None:
-        """Until there is a process; wakes a parked link."""
-        if self._state is LinkState.ENDED:
+        """Until there is a process; wakes a parked connection."""
+        if self._state is ConnectionState.ENDED:
             raise BackendExited
         size = sum(map(len, self._waiting.values())) if self._waiting else 0
         if len(self._waiting) >= MAX_WAITING or (size and size + len(line) > MAX_WAITING_BYTES):
             raise BackendBusy("the backend is being started, and too many messages wait for it")
         self._waiting[name] = line
-        if self._state is LinkState.PARKED:
-            self._state, self._woken_at = LinkState.WAKING, time.monotonic()
+        if self._state is ConnectionState.PARKED:
+            self._state, self._woken_at = ConnectionState.WAKING, time.monotonic()
             self._tasks.start_soon(self._wake, name="wake a session")
 
     # --- BackendListener
@@ -272,7 +278,7 @@ class RespawningLink:
     # --- another process
 
     def _lose(self, exit: Exit) -> None:
-        self._state, self._is_lost = LinkState.LOST, True
+        self._state, self._is_lost = ConnectionState.LOST, True
         self._lease.release("backend_exited")
         calls, withdrawn = self.record.lose()
         error = exit.error()
@@ -287,14 +293,14 @@ class RespawningLink:
 
     def _end(self, exit: Exit) -> None:
         listener, self._listener = self._listener, None
-        self._state = LinkState.ENDED
+        self._state = ConnectionState.ENDED
         if listener is not None:
             listener.backend_exited(exit)
 
     async def _respawn(self, exit: Exit) -> None:
         """Starts a process and repeats the handshake with it, or ends the session; but not if there is only no place
         for one: then it waits for the next message."""
-        if self._state is LinkState.ENDED:
+        if self._state is ConnectionState.ENDED:
             return
         with anyio.CancelScope() as self._scope:
             try:
@@ -310,9 +316,9 @@ class RespawningLink:
             self._end(exit)
 
     async def _wake(self) -> None:
-        """As `_respawn`, for messages that wait for it. Without a process they fail, and the link stays parked: nothing
-        is lost that was not lost before."""
-        if self._state is not LinkState.WAKING:
+        """As `_respawn`, for messages that wait for it. Without a process they fail, and the connection stays parked:
+        nothing is lost that was not lost before."""
+        if self._state is not ConnectionState.WAKING:
             return
         with anyio.CancelScope() as self._scope:
             try:
@@ -332,9 +338,9 @@ class RespawningLink:
                 self._stay_parked(BackendUnavailable("the session's process could not be started"))
 
     def _stay_parked(self, error: GatewayError) -> None:
-        if self._state is LinkState.ENDED:
+        if self._state is ConnectionState.ENDED:
             return
-        self._state, self._lease, self._greeted = LinkState.PARKED, NoProcess(), None
+        self._state, self._lease, self._greeted = ConnectionState.PARKED, NoProcess(), None
         waiting, self._waiting = self._waiting, {}
         # None of them was sent: whatever the reason, they can be tried again.
         refusal = error if is_refusal(error) else _not_started(error)
@@ -352,10 +358,10 @@ class RespawningLink:
         self._greeted = None
         self._lease = lease = await self._again()
         greeted = self._greeted = asyncio.get_running_loop().create_future()
-        lease.link.attach(self)
+        lease.connection.attach(self)
         assert self.record.hello is not None
         try:
-            lease.link.send(self.record.hello)
+            lease.connection.send(self.record.hello)
             with anyio.fail_after(self._within_s):
                 answer = await greeted
         except BackendExited:
@@ -374,14 +380,14 @@ class RespawningLink:
     def _go_on(self) -> None:
         """The new process is ready."""
         self._greeted = None
-        was_lost, self._is_lost, self._state = self._is_lost, False, LinkState.LIVE
+        was_lost, self._is_lost, self._state = self._is_lost, False, ConnectionState.LIVE
         self._lease.handshake_succeeded()
         if self._is_paused:
-            self._lease.link.pause_reading()
+            self._lease.connection.pause_reading()
         waiting, self._waiting = self._waiting, {}
         try:
             for line in self.record.replay():
-                self._lease.link.send(line)
+                self._lease.connection.send(line)
         except BackendError:
             pass  # `backend_exited` will be called, and deals with it
         for call, line in waiting.items():

@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 from app.backends._plan import Key
-from app.backends.connections._shared_process import SharedLink, SharedProcess
+from app.backends.connections._shared_process import SharedConnection, SharedProcess
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
@@ -94,8 +94,8 @@ class SharedProcesses:
 
     async def lease(
         self, spec: BackendSpec, limits: Limits, principal: Principal, tasks: anyio.abc.TaskGroup
-    ) -> SharedLink:
-        """A link for this principal to a process that others use too. Waits only if there is none.
+    ) -> SharedConnection:
+        """A connection for this principal to a process that others use too. Waits only if there is none.
 
         Raises:
             GatewayError: as ProcessPool.lease.

@@ -1,4 +1,4 @@
-"""What a session sees of its process: where the link to it comes from, and what it reports."""
+"""What a session sees of its process: where the connection to it comes from, and what it reports."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -8,23 +8,42 @@ import msgspec
 from app.domain import BackendSpec, Limits, Principal
 from app.domain.resources.guides import Guide
 from app.domain.resources.recipes import Recipe
-from app.errors import GatewayError
+from app.errors import BackendExited, GatewayError
+from app.processes.connection import BackendConnection
 from app.processes.endings import Exit
-from app.processes.link import BackendLink
 
 
-class ProcessLink(BackendLink, Protocol):
-    """A link with the id of its process."""
+class NoProcess:
+    """The lease of a connection that has no process yet, or none for now; and its connection."""
+
+    id, was_warm = "", False
+
+    @property
+    def connection(self) -> "NoProcess":
+        return self
+
+    def send(self, line: bytes) -> None:
+        raise BackendExited
+
+    def _do_nothing(self, *args: object, **named: object) -> None:
+        pass
+
+    attach = pause_reading = resume_reading = asked_for = heard_noise = answering = _do_nothing
+    handshake_succeeded = release = _do_nothing
+
+
+class ProcessConnection(BackendConnection, Protocol):
+    """A connection with the id of its process."""
 
     @property
     def id(self) -> str: ...
 
 
-class LinkLease(Protocol):
-    """One session's claim on a link; ends with `release`. A link may be its own lease."""
+class ConnectionLease(Protocol):
+    """One session's claim on a connection; ends with `release`. A connection may be its own lease."""
 
     @property
-    def link(self) -> ProcessLink: ...
+    def connection(self) -> ProcessConnection: ...
 
     @property
     def was_warm(self) -> bool:
@@ -34,7 +53,7 @@ class LinkLease(Protocol):
         """The backend has answered `initialize`. Idempotent."""
 
     def release(self, reason: str) -> None:
-        """Gives the link back; its listener is not called any more. Idempotent, never waits."""
+        """Gives the connection back; its listener is not called any more. Idempotent, never waits."""
 
 
 @runtime_checkable
@@ -46,11 +65,11 @@ class Probed(Protocol):
         not `initialize`: if this one ends before a handshake, that counts for nothing."""
 
 
-class LinkSource(Protocol):
-    """Leases links (ProcessLeasing)."""
+class ConnectionSource(Protocol):
+    """Leases connections (ProcessLeasing)."""
 
-    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> LinkLease:
-        """A link to a process of this backend, for a session of this principal.
+    async def lease(self, spec: BackendSpec, limits: Limits, principal: Principal) -> ConnectionLease:
+        """A connection to a process of this backend, for a session of this principal.
 
         Raises:
             BackendError, ShuttingDown: no process is available.
@@ -58,26 +77,26 @@ class LinkSource(Protocol):
 
 
 class Keeper(Protocol):
-    """Who has parked or frozen a link: it is told once how that ended, with `woken` or `gone`. Must not raise."""
+    """Who has parked or frozen a connection: it is told once how that ended, with `woken` or `gone`. Must not raise."""
 
     def stopped(self, error: OSError | None) -> None:
-        """The process of a link that was frozen stands still, or cannot be stopped: then `gone` follows. By then it may
-        have been thawed, or given back."""
+        """The process of a connection that was frozen stands still, or cannot be stopped: then `gone` follows. By then
+        it may have been thawed, or given back."""
 
     def woken(self, *, was_warm: bool, waited_s: float) -> None:
-        """The link has a process again, or its process goes on, after a message had waited for so long."""
+        """The connection has a process again, or its process goes on, after a message had waited for so long."""
 
     def not_woken(self, error: GatewayError) -> None:
-        """There was no process for a message, which has failed without being sent: the link stays parked. Or a frozen
-        one cannot go on: then it ends."""
+        """There was no process for a message, which has failed without being sent: the connection stays parked. Or a
+        frozen one cannot go on: then it ends."""
 
     def gone(self) -> None:
-        """The link was given back, or its process could not be stopped."""
+        """The connection was given back, or its process could not be stopped."""
 
 
 @runtime_checkable
 class Parkable(Protocol):
-    """A lease whose link lives on without its process, or while that stands still."""
+    """A lease whose connection lives on without its process, or while that stands still."""
 
     def park(self, keeper: Keeper, with_news: bool = True) -> bool:
         """Gives the process back, or stops it, until the next message; returns whether it did. It does not while
@@ -109,7 +128,7 @@ class StepGate(Protocol):
 
 
 class MemberSide(Protocol):
-    """The toolset's link, as its members see it."""
+    """The toolset's connection, as its members see it."""
 
     @property
     def hello(self) -> dict[str, msgspec.Raw]:

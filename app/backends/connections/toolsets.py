@@ -1,4 +1,4 @@
-"""Toolsets: gives sessions of toolsets their links, and tells them what has changed."""
+"""Toolsets: gives sessions of toolsets their connections, and tells them what has changed."""
 
 import math
 import time
@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import anyio
 import anyio.abc
 
-from app.backends.connections._toolset_link import Front, Seat, ToolsetLink
+from app.backends.connections._toolset_connection import Front, Seat, ToolsetConnection
 from app.backends.connections.era import Era
-from app.backends.connections.source import LinkLease, Writings, Written
+from app.backends.connections.source import ConnectionLease, Writings, Written
 from app.concurrency.single_flight import SingleFlight
 from app.domain import BackendSpec, Limits, Member, Principal, Selection
 from app.errors import FIXED, BackendUnavailable, GatewayError, LimitReached, RateLimited
@@ -40,7 +40,7 @@ MAX_LEARNED = 256  # toolsets for which it is remembered what callers have found
 
 Key = tuple[str, str]
 Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]  # as BackendDirectory.find
-LeaseOne = Callable[[BackendSpec, Limits, Principal], Awaitable[LinkLease]]
+LeaseOne = Callable[[BackendSpec, Limits, Principal], Awaitable[ConnectionLease]]
 
 
 class Offers(Protocol):
@@ -90,14 +90,17 @@ class Kept(NamedTuple):
 
 
 class Toolsets:
-    """Knows the open links, to end or change them. A backend of which only some tools are shown is a toolset of one."""
+    """Knows the open connections, to end or change them. A backend of which only some tools are shown is a toolset of
+    one."""
 
     def __init__(
         self, find: Find, offers: Offers, writings: Writings, metrics: Metrics, shares: LoopShares | None = None
     ) -> None:
         self._find, self._offers, self._writings, self._metrics = find, offers, writings, metrics
         self._shares = shares or LoopShares()
-        self._links: WeakKeyDictionary[ToolsetLink, tuple[BackendSpec, tuple[Key, ...]]] = WeakKeyDictionary()
+        self._connections: WeakKeyDictionary[ToolsetConnection, tuple[BackendSpec, tuple[Key, ...]]] = (
+            WeakKeyDictionary()
+        )
         self._eras: dict[Key, Era] = {}
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
         self._listings: dict[Key, Kept] = {}
@@ -112,8 +115,8 @@ class Toolsets:
 
     async def lease(
         self, spec: BackendSpec, principal: Principal, lease_one: LeaseOne, tasks: anyio.abc.TaskGroup
-    ) -> ToolsetLink:
-        """A link for a session of this toolset. Waits only for members that nobody has asked yet what they offer.
+    ) -> ToolsetConnection:
+        """A connection for a session of this toolset. Waits only for members that nobody has asked yet what they offer.
 
         Raises:
             BackendUnavailable: it is one backend, and did not say what it offers.
@@ -138,9 +141,9 @@ class Toolsets:
             for key in keys
         ]
         front = Front(about_of(spec), listing, search, spec.tenant, self._room, self._shares)
-        link = ToolsetLink(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
-        self._links[link] = (spec, keys)
-        return link
+        connection = ToolsetConnection(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
+        self._connections[connection] = (spec, keys)
+        return connection
 
     def _era_of(self, key: Key) -> Era:
         """Forgets the one that was learned first, where there are too many: it is asked again."""
@@ -304,7 +307,9 @@ class Toolsets:
         if kept is not None:
             self._listed_bytes -= kept.size
 
-    async def _lease_member(self, key: Key, spec: BackendSpec, principal: Principal, lease_one: LeaseOne) -> LinkLease:
+    async def _lease_member(
+        self, key: Key, spec: BackendSpec, principal: Principal, lease_one: LeaseOne
+    ) -> ConnectionLease:
         """Looks the backend up each time: it may have been changed, switched off, removed or replaced since."""
         member, limits = await self._find(*key)
         if member.toolset is not None:
@@ -321,19 +326,19 @@ class Toolsets:
 
     def backend_lost(self, key: Key, error: GatewayError, reason: str) -> None:
         """A backend is switched off, removed or restarted: its processes in sessions of toolsets end."""
-        for link, (_, keys) in list(self._links.items()):
+        for connection, (_, keys) in list(self._connections.items()):
             for member, each in enumerate(keys):
                 if each == key:
-                    link.lose(member, error, reason)
+                    connection.lose(member, error, reason)
 
     def changed_elsewhere(self, key: Key) -> None:
         """Another node may have stored something about this backend."""
-        is_shown = any(key in keys for _, keys in self._links.values())
+        is_shown = any(key in keys for _, keys in self._connections.values())
         self._offers.changed_elsewhere(key, is_shown=is_shown)
 
     def anything_may_have_changed(self) -> None:
         """What open sessions show is read again soon."""
-        for key in dict.fromkeys(key for _, keys in self._links.values() for key in keys):
+        for key in dict.fromkeys(key for _, keys in self._connections.values() for key in keys):
             self._offers.changed_elsewhere(key, is_shown=True)
 
     def removed(self, key: Key) -> None:
@@ -343,18 +348,18 @@ class Toolsets:
 
     def offer_changed(self, key: Key) -> None:
         """Open sessions are told what is shown now."""
-        for link, (spec, keys) in list(self._links.items()):
+        for connection, (spec, keys) in list(self._connections.items()):
             if key in keys:
-                self._show(link, spec)
+                self._show(connection, spec)
 
     def writings_changed(self, tenant: str) -> None:
         """As `offer_changed`: a guide or a recipe has been written, changed or removed."""
-        for link, (spec, _) in list(self._links.items()):
+        for connection, (spec, _) in list(self._connections.items()):
             if spec.tenant == tenant and spec.toolset is not None:
-                self._show(link, spec)
+                self._show(connection, spec)
 
-    def _show(self, link: ToolsetLink, spec: BackendSpec) -> None:
-        link.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
+    def _show(self, connection: ToolsetConnection, spec: BackendSpec) -> None:
+        connection.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
 
 
 def members_of(spec: BackendSpec) -> tuple[Member, ...]:

@@ -1,4 +1,4 @@
-"""What an upstream link and the two transports know of each other."""
+"""What an upstream session and the two transports know of each other."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
@@ -36,8 +36,8 @@ async def refusal_in(exchanged: Exchanged) -> Response | None:
 
 
 class Side(NamedTuple):
-    """The link, for its transport: the calls that are open, and `run`, which runs a part of the session until its end.
-    `limit_bytes`: of a message. `chance` is random."""
+    """The session, for its transport: the calls that are open, and `run`, which runs a part of the session until its
+    end. `limit_bytes`: of a message. `chance` is random."""
 
     calls: Calls
     run: Callable[[Coroutine[Any, Any, None], str], object]

@@ -24,7 +24,7 @@ from app.jail.egress.refusals import Refused
 from app.text.public_addresses import parse_host
 
 TLS_S = 10.0  # for a handshake
-MAX_OF_SESSION, MAX_OF_TENANT, MAX_OF_NODE = 72, 512, 2048  # connections
+MAX_OF_TENANT, MAX_OF_NODE = 512, 2048  # connections
 WRITE_S = 30.0  # without a byte accepted
 _READ_BYTES = 64 << 10
 LINES_A_READ = 256  # more that have come are read after a turn of the loop: each may be a chunk, or end an event

@@ -27,13 +27,13 @@ async def check_upstream(upstreams: Upstreams, spec: BackendSpec, steps: Steps) 
         ShuttingDown: the node is ending.
     """
     alone = replace(spec, name=spec.name + SUFFIX, recovery="end", enabled=True)
-    talk, failure, link = Talk(steps), None, None
+    talk, failure, session = Talk(steps), None, None
     steps.expect(*STEPS, *QUESTIONS)
     try:
         with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
-            link = await upstreams.lease(alone, steps)
+            session = await upstreams.lease(alone, steps)
             steps.skip(*STEPS)
-            await talk.about(link, spec.timeouts, link.handshake_succeeded)
+            await talk.about(session, spec.timeouts, session.handshake_succeeded)
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
@@ -41,7 +41,7 @@ async def check_upstream(upstreams: Upstreams, spec: BackendSpec, steps: Steps) 
             steps.took(STEPS[0], 0.0)
         failure = failure_of(steps.taken[-1].name, error)
     finally:
-        if link is not None:
-            link.release("checked")
+        if session is not None:
+            session.release("checked")
         upstreams.forget(alone.key)
     return replace(talk.result(), failure=failure)

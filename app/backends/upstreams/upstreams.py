@@ -22,7 +22,7 @@ from app.backends.inventory import BackendSnapshot
 from app.backends.upstreams._channel import Channel, not_reached
 from app.backends.upstreams._events import Reconnecting
 from app.backends.upstreams._flow import Flow
-from app.backends.upstreams._link import UpstreamLink
+from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
 from app.backends.upstreams.requests import RoutingHeaders, base_headers
 from app.concurrency.loop_share import UNLIMITED, LoopShare, Shares
@@ -33,7 +33,6 @@ from app.telemetry.metrics import Metrics
 
 CLOSE_S = 5.0  # for telling the servers, when the node ends
 OWN_HOSTS_S = 60.0
-FORGET_S = 60.0  # between two looks for what is known of backends that have no session any more
 
 Key = tuple[str, str]
 Open = Callable[[BackendSpec], Iterable[tuple[bytes, bytes]]]
@@ -49,7 +48,7 @@ class _Known:
     breaker: Breaker
     why: str = ""  # it failed the last time
     routing: RoutingHeaders = field(default_factory=RoutingHeaders)
-    links: set[UpstreamLink] = field(default_factory=set)
+    sessions: set[UpstreamSession] = field(default_factory=set)
 
     def begin_anew(self) -> None:
         self.breaker = Breaker(random.random)
@@ -75,16 +74,16 @@ class Parts:
 class Upstreams:
     """Used as `async with`: leaving it ends every session, and tells the servers.
 
-    Fulfils `link.Owner`.
+    Fulfils `_session.Owner`.
     """
 
     def __init__(self, parts: Parts, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._parts, self._metrics, self._clock = parts, metrics, clock
         self._known: dict[Key, _Known] = {}
-        self._links: dict[UpstreamLink, _Known] = {}
+        self._sessions: dict[UpstreamSession, _Known] = {}
         self._closing = set[asyncio.Task[None]]()
         self._tasks: anyio.abc.TaskGroup | None = None
-        metrics.upstream_sessions.set_function(lambda: len(self._links))
+        metrics.upstream_sessions.set_function(lambda: len(self._sessions))
         metrics.upstream_connections.set_function(lambda: parts.connector.open)
 
     async def __aenter__(self) -> Self:
@@ -95,8 +94,8 @@ class Upstreams:
 
     async def __aexit__(self, *exc_info: object) -> None:
         tasks, self._tasks = self._tasks, None
-        for link in list(self._links):
-            link.release("shutting_down")
+        for session in list(self._sessions):
+            session.release("shutting_down")
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSE_S)
         for task in self._closing:
@@ -113,8 +112,8 @@ class Upstreams:
 
     # --- leases
 
-    async def lease(self, spec: BackendSpec, steps: Steps | None = None) -> UpstreamLink:
-        """A link to a new session with this server, which is connected to, and has not been asked anything.
+    async def lease(self, spec: BackendSpec, steps: Steps | None = None) -> UpstreamSession:
+        """A new session with this server, which is connected to, and has not been asked anything.
 
         Raises:
             BackendUnavailable: the breaker is open, or there is no connection.
@@ -133,12 +132,12 @@ class Upstreams:
             self._parts.failures.not_started(spec, str(failure))
             self._count(known, str(failure))
             raise failure from None
-        link = UpstreamLink(spec, channel, flow, known.routing, self, self._parts.limit_bytes)
-        self._links[link] = known
-        known.links.add(link)
-        return link
+        session = UpstreamSession(spec, channel, flow, known.routing, self, self._parts.limit_bytes)
+        self._sessions[session] = known
+        known.sessions.add(session)
+        return session
 
-    async def lease_again(self, spec: BackendSpec) -> UpstreamLink:
+    async def lease_again(self, spec: BackendSpec) -> UpstreamSession:
         """As `lease`, for a session that goes on: a server that restarts is waited for, until this is cancelled.
 
         Raises:
@@ -181,40 +180,40 @@ class Upstreams:
             raise BackendUnavailable(words).again_after(retry_after_s or 1.0)
 
     def _unproven(self, known: _Known) -> int:
-        return sum(not link.has_worked for link in known.links)
+        return sum(not session.has_worked for session in known.sessions)
 
     def _count(self, known: _Known, why: str) -> None:
         if known.failed(why, self._clock()):
             self._metrics.breaker_open.inc()
             log.error("A server cannot be used: it is not asked for a while: %s", why, extra=_fields(known.spec))
 
-    # --- link.Owner
+    # --- _session.Owner
 
-    def asked(self, link: UpstreamLink, result: str, seconds: float) -> None:
+    def asked(self, session: UpstreamSession, result: str, seconds: float) -> None:
         self._metrics.upstream_requests.labels(result).inc()
         self._metrics.upstream_seconds.observe(seconds)
 
     def dropped(self, reason: str) -> None:
         self._metrics.messages_dropped.labels(reason).inc()
 
-    def works(self, link: UpstreamLink) -> None:
-        known = self._links.get(link)
+    def works(self, session: UpstreamSession) -> None:
+        known = self._sessions.get(session)
         if known is not None and known.breaker.succeeded():
             self._metrics.breaker_open.dec()
             log.info("A server works again; the breaker is closed", extra=_fields(known.spec))
 
-    def failed(self, link: UpstreamLink, error: GatewayError) -> None:
-        known = self._links.get(link)
+    def failed(self, session: UpstreamSession, error: GatewayError) -> None:
+        known = self._sessions.get(session)
         if known is not None:
-            self._parts.failures.not_started(link.spec, str(error))
+            self._parts.failures.not_started(session.spec, str(error))
             self._count(known, str(error))
 
-    def released(self, link: UpstreamLink, reason: str) -> None:
-        log.debug("Upstream session released: %s", reason, extra={"upstream": link.id})
-        known = self._links.pop(link, None)
+    def released(self, session: UpstreamSession, reason: str) -> None:
+        log.debug("Upstream session released: %s", reason, extra={"upstream": session.id})
+        known = self._sessions.pop(session, None)
         if known is not None:
-            known.links.discard(link)
-        task = asyncio.get_running_loop().create_task(_closed(link), name="close an upstream session")
+            known.sessions.discard(session)
+        task = asyncio.get_running_loop().create_task(_closed(session), name="close an upstream session")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -254,7 +253,7 @@ class Upstreams:
 
     def snapshot(self) -> Mapping[Key, BackendSnapshot]:
         """Of each backend that has been used: its upstream sessions are `leased`."""
-        leased = Counter(link.spec.key for link in self._links)
+        leased = Counter(session.spec.key for session in self._sessions)
         now = self._clock()
         return {
             key: BackendSnapshot(
@@ -266,11 +265,11 @@ class Upstreams:
         }
 
 
-async def _closed(link: UpstreamLink) -> None:
+async def _closed(session: UpstreamSession) -> None:
     try:
-        await link.close()
+        await session.close()
     except Exception:
-        log.exception("Could not close an upstream session", extra={"upstream": link.id})
+        log.exception("Could not close an upstream session", extra={"upstream": session.id})
 
 
 def _fields(spec: BackendSpec) -> dict[str, str]:

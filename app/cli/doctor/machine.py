@@ -7,8 +7,7 @@ import re
 import resource
 import shutil
 import sys
-
-import psutil
+from pathlib import Path
 
 from app import __version__
 from app.cli.doctor.findings import Check, State
@@ -18,6 +17,7 @@ SPAWN_S = 10.0
 LEAST_FILES = 256  # a node with a few sessions
 FILES_PER_PROCESS = 4  # three pipes and the client's connection
 LEAST_MEMORY_MIB = 256
+MEMINFO = Path("/proc/meminfo")
 
 
 def python() -> Check:
@@ -38,7 +38,8 @@ def open_files(max_processes: int) -> Check:
 
 
 def memory(max_processes: int) -> Check:
-    available = psutil.virtual_memory().available // 2**20
+    fields = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+    available = int(fields["MemAvailable"].removesuffix("kB")) // 1024
     detail = f"{available} MiB available; up to {max_processes} backend processes (MAX_PROCESSES)"
     if available >= LEAST_MEMORY_MIB:
         return Check("memory", State.OK, detail)

@@ -39,9 +39,10 @@ def apply_files(options: argparse.Namespace) -> int:
 
 
 def _apply(options: argparse.Namespace) -> int:
-    if not options.files:
-        raise InvalidRequest("which files? Give -f FILE, a folder, or - for stdin")
-    tenants = read_files(options.files, os.environ)
+    files = [*options.files, *options.paths]
+    if not files:
+        raise InvalidRequest("which files? Give FILE, a folder, or - for stdin")
+    tenants = read_files(files, os.environ)
     is_dry = options.check or options.dry_run
     with open_rest(options, is_patient=True) as rest:
         with Progress() as progress:

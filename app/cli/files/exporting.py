@@ -4,9 +4,10 @@ to be filled in."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.current import CurrentTenant
-from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind, TenantMembers
+from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind
 from app.cli.files.strict_yaml import written
 
 _ABOUT = """# What a gateway has, for `trunkline apply`.
@@ -24,14 +25,8 @@ class Exported:
 
     def add(self, tenant: CurrentTenant) -> None:
         """Adds a tenant with everything that it has."""
-        defaults = TenantMembers().model_dump(mode="json")
-        limits = dict(tenant.members.get("limits") or {})
-        own: dict[str, Any] = {
-            "limits": _differing(limits, defaults["limits"]),
-            "sandbox_exempt": bool(tenant.members.get("sandbox_exempt")),
-            "registry": tenant.members.get("registry", "off"),
-            "inspections": tenant.members.get("inspections", "allowed"),
-        }
+        defaults = TenantMembers().model_dump(mode="json", exclude=set(LEFT_ALONE))
+        own = {name: _differing(tenant.members.get(name, usual), usual) for name, usual in defaults.items()}
         own |= _switch(tenant.members)
         for kind in KINDS:
             objects = tenant.sections.get(kind.section, {})

@@ -1,6 +1,5 @@
 """Reads files that say what a gateway should have: every error with its file and line, and never a value."""
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +9,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from app.admin.schemas.fields import ELSEWHERE
+from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
-from app.cli.files.kinds import KINDS, Kind, TenantMembers
+from app.cli.files.kinds import KINDS, Kind
 from app.cli.files.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
+from app.text.meant import did_you_mean
 from app.text.terminal.text import printable
 
 MAX_FILE_BYTES = 32 << 20
@@ -282,5 +283,4 @@ def _words(kind: str, message: str, name: str, model: object) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return "there is no such member" + (f"; is `{near[0]}` meant?" if near else "")
+    return f"there is no such member{did_you_mean(name, known)}"

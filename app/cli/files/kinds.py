@@ -11,10 +11,8 @@ from app.admin.schemas.backends import BackendAnswer, BackendBody
 from app.admin.schemas.declared import Schemas, schemas_of
 from app.admin.schemas.issuers import IssuerBody, TenantsBody
 from app.admin.schemas.recipes import SCHEMAS as RECIPE_SCHEMAS
-from app.admin.schemas.tenants import TenantMembers
 from app.admin.schemas.toolsets import SCHEMAS as TOOLSET_SCHEMAS
 from app.domain.resources import guides, recipes, toolsets
-from app.domain.resources.backends import HIDDEN
 from app.domain.resources.resource import Resource
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
@@ -95,16 +93,3 @@ ISSUERS = Kind(
 
 # In the order in which they are made: a toolset needs its backends, a recipe its toolset.
 KINDS = (BACKENDS, GUIDES, TOOLSETS, RECIPES, ISSUERS)
-
-__all__ = [
-    "BACKENDS",
-    "GUIDES",
-    "HIDDEN",
-    "ISSUERS",
-    "KINDS",
-    "LEFT_ALONE",
-    "RECIPES",
-    "TOOLSETS",
-    "Kind",
-    "TenantMembers",
-]

@@ -63,6 +63,7 @@ def add_file_commands(commands: Commands) -> None:
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     files_help = "YAML or JSON, or a folder of such files; - is stdin; can be given repeatedly"
+    parser.add_argument("paths", nargs="*", metavar="FILE", help="as with -f")
     parser.add_argument("-f", "--file", dest="files", action="append", default=[], metavar="FILE", help=files_help)
     parser.add_argument("--prune", action="store_true", help="remove what the sections of the files do not name")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")

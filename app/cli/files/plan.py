@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.admin.schemas.tenants import TenantMembers
 from app.cli.files.current import CurrentTenant, object_path, read_tenant, tenant_path
 from app.cli.files.differences import Change, changes, merge_patch
 from app.cli.files.gateway_file import Wanted, WantedTenant
-from app.cli.files.kinds import BACKENDS, ISSUERS, KINDS, LEFT_ALONE, RECIPES, TOOLSETS, Kind, TenantMembers
+from app.cli.files.kinds import BACKENDS, ISSUERS, KINDS, LEFT_ALONE, RECIPES, TOOLSETS, Kind
 from app.cli.rest import Rest
 from app.domain.resources.backends import HIDDEN
 from app.errors import GatewayError

@@ -4,7 +4,8 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from app.cli.files.kinds import KINDS, Kind, TenantMembers
+from app.admin.schemas.tenants import TenantMembers
+from app.cli.files.kinds import KINDS, Kind
 from app.domain import NAME_PATTERN
 
 TITLE = "What a Trunkline gateway should have"

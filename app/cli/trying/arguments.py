@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.cli.members import content_of, refuse_constant
-from app.cli.usage.meant import did_you_mean
 from app.errors import InvalidRequest
+from app.text.meant import did_you_mean
 
 Schema = Mapping[str, Any]
 _NAMES = {  # of a type, in an error

@@ -10,8 +10,8 @@ from app.cli.resources import print_json, print_table
 from app.cli.rest import open_rest
 from app.cli.trying.arguments import arguments_of, properties, required, summary, types_of
 from app.cli.trying.endpoint import Endpoint, Tool
-from app.cli.usage.meant import did_you_mean
 from app.errors import NotFound
+from app.text.meant import did_you_mean
 from app.text.terminal.progress import Progress
 from app.text.terminal.text import printable
 

@@ -12,10 +12,10 @@ import msgspec
 from app import __version__
 from app.backends.upstreams.requests import encoded_value, mirrors
 from app.cli.rest import Rest, segment
-from app.cli.usage.meant import did_you_mean
 from app.errors import GatewayError
 from app.protocol.eras.sessionless_envelope import mirrored_parameters
 from app.protocol.jsonrpc import METHOD_NOT_FOUND
+from app.text.meant import did_you_mean
 from app.text.terminal.text import printable
 
 VERSION = "2026-07-28"

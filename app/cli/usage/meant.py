@@ -1,24 +1,12 @@
 """A parser that says what somebody who mistyped a command or an option probably meant."""
 
 import argparse
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from app.text.meant import did_you_mean
+
 MOST_NAMED = 15  # commands in an error
-ALIKE = 0.6  # of 1: as `difflib` has it by default
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The name that is most like this word; empty if none is like it."""
-    found = difflib.get_close_matches(word.lower(), list(known), 1, ALIKE)
-    return found[0] if found else ""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """To be put behind the words of an error; empty if nothing is like this word."""
-    found = nearest(word, known)
-    return f"; did you mean `{found}`?" if found else ""
 
 
 def _list(names: Iterable[str]) -> str:
@@ -41,6 +29,15 @@ class Parser(argparse.ArgumentParser):
         known = self.commands
         return known[words[0]].below(words[1:]) if words and words[0] in known else self
 
+    def require_command_first(self, words: Sequence[str]) -> None:
+        """Ends the process if an option stands before the command that it may be for."""
+        if words and self.commands:
+            if words[0].startswith("-") and words[0] not in self._option_string_actions:
+                option = words[0].partition("=")[0]
+                self.error(f"{option} stands before the command: write `{self.prog} COMMAND {option} …`")
+            if words[0] in self.commands:
+                self.commands[words[0]].require_command_first(words[1:])
+
     def refuse(self, left: Sequence[str]) -> NoReturn:
         """Ends the process: there are words that mean nothing here."""
         options = [each for each in self._option_string_actions if each.startswith("--")]
@@ -61,4 +58,8 @@ class Parser(argparse.ArgumentParser):
                 f"; there are {_list(known)}" if len(known) < MOST_NAMED else "; see `trunkline help all`"
             )
             raise argparse.ArgumentError(None, f"there is no command {value!a}{there_are}")
-        super()._check_value(action, value)
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, error.message + near) from None

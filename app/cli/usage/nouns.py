@@ -22,8 +22,8 @@ ALL = "-"  # as the tenant: all of them, where the REST API allows it
 @dataclass(frozen=True, slots=True)
 class Resource:
     """One kind of object. `id` is the member that names it in a path, `made_by` the member that the argument of
-    `create` sets; `first` are the leading columns of a list; `next` is what to do with a new one. `of_all`: its
-    list may be of all tenants."""
+    `create` sets; `first` are the leading columns of a list; `next` is what to do with a new one; `fixed` cannot be
+    changed. `of_all`: its list may be of all tenants."""
 
     name: str
     of_tenant: bool = True
@@ -32,12 +32,15 @@ class Resource:
     made_by: str = "name"
     first: tuple[str, ...] = ()
     next: str = ""
+    fixed: tuple[str, ...] = ("name",)
+    about: str = ""
 
     @classmethod
     def of(cls, declared: Declared[Any], then: str = "") -> Self:
         """A declared resource; without `then`, what to do with a new one is to look at it."""
         look = f"trunkline {declared.name} show {{name}} --tenant {{tenant}}"
-        return cls(declared.name, id="name", first=declared.columns, next=then or look)
+        fixed, about = ("name", declared.goes_with), declared.about[0].lower() + declared.about[1:].rstrip(".")
+        return cls(declared.name, id="name", first=declared.columns, next=then or look, fixed=fixed, about=about)
 
     @classmethod
     def of_view(cls, view: View) -> Self:

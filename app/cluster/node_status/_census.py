@@ -54,7 +54,7 @@ class Census:
             return
         processes = dict[str, Counted]()
         for session in self._sessions:
-            process = session.link.process
+            process = session.connection.process
             if process is None:
                 continue
             if process not in processes:

@@ -98,7 +98,7 @@ class ChangeEffects:
         """Ends its sessions and replaces its warm processes."""
         reason = "backend_restarted"
         # A parked session has no process that could be replaced: its next one will be new.
-        self._registry.close_where(lambda each: each.spec.key == key and not each.link.is_without_process, reason)
+        self._registry.close_where(lambda each: each.spec.key == key and not each.connection.is_without_process, reason)
         self._toolsets.backend_lost(key, BackendUnavailable("the server was restarted"), reason)
         self._pool.restart(key)
         self._upstreams.restart(key)

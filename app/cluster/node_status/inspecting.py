@@ -27,7 +27,7 @@ from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
 from app.telemetry.capture.inspections import Inspections
 from app.telemetry.capture.masking import Mask, names_secret
-from app.telemetry.capture.recorder import Recorder
+from app.telemetry.capture.session_capture import SessionCapture
 from app.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 0.5  # so late its time, or the end of its session, may be noticed
@@ -100,7 +100,7 @@ class Inspecting:
                 return None
             if session.state is not SessionState.OPEN:
                 return Opened(refusal="the session is still being opened; ask again in a moment")
-            if session.calls.recorder is not None:
+            if session.calls.capture is not None:
                 return Opened(refusal=self._by_which(session))
             about = replace(about, backend=session.spec.name, transport=session.transport)
         number = nodes.index(self._node) if self._node in nodes else 0
@@ -154,7 +154,7 @@ class Inspecting:
         inspection.sees_session()
         self._sessions[inspection.about.id].append(session)
         is_pooled = partial(getattr, session, "is_pooled")
-        session.record(Recorder(inspection, time.time, session=session.public_id, is_pooled=is_pooled))
+        session.observe(SessionCapture(inspection, time.time, session=session.public_id, is_pooled=is_pooled))
 
     def _by_which(self, session: Session) -> str:
         id = next((id for id, sessions in self._sessions.items() if session in sessions), "")
@@ -211,7 +211,7 @@ class Inspecting:
             del self._of_backends[about.tenant, about.backend]
         for session in self._sessions.pop(about.id):
             if session.state is not SessionState.CLOSED:
-                session.record(None)
+                session.observe(None)
         self._open_now.set(len(self._inspections))
         log.info(
             "Inspection %s of %s of %s/%s ended (%s): %d messages, %d of them dropped",

@@ -87,7 +87,7 @@ class NodeOverview:
             started_at=self._started_at,
             sessions=len(self._registry),
             processes=len(self._supervisor.processes),
-            draining=self._registry.leaving or self._registry.draining,
+            draining=self._registry.is_stopping,
         )
 
     def sandbox(self) -> SandboxView:
@@ -121,14 +121,14 @@ class NodeOverview:
 
         def place(name: str) -> str:
             session = found[name]
-            process = processes.get(session.link.process or "")
+            process = processes.get(session.connection.process or "")
             since, amounts = session.opened_at + self._epoch, _amounts(window.sort, process, _calls(session))
             return position(window.sort, name, since, amounts)
 
         wanted = found.keys() & {window.only} if window.only else found
         names = window.first(wanted, str if window.sort == "id" else place)  # of thousands of sessions none is touched
         shown = [found[each] for each in names]
-        uses = (_use(processes.get(each.link.process or ""), _calls(each)) for each in shown)
+        uses = (_use(processes.get(each.connection.process or ""), _calls(each)) for each in shown)
         rows = [_session(each, use, self._epoch, self._id) for each, use in zip(shown, uses, strict=True)]
         return Listing(rows, len(found))
 
@@ -300,12 +300,12 @@ def _session(session: Session, use: Use, epoch: float, node: str) -> SessionView
         issuer=principal.issuer,
         subject=principal.subject,
         transport=session.transport,
-        state=session.link.rest or session.state.value,
+        state=session.connection.rest or session.state.value,
         protocol_version=session.version,
         opened_at=_at(session.opened_at + epoch),
         age_s=round(now - session.opened_at, 3),
         idle_s=round(now - session.last_seen, 3),
-        process=session.link.process,
+        process=session.connection.process,
         node=node,
         client_name=program.get("name"),
         client_version=program.get("version"),

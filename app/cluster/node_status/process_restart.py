@@ -39,8 +39,10 @@ def restart(
     if not process or found is None or found.spec.tenant != tenant:
         return None
     was = "template" if found.is_template else found.state.value
-    sessions = sum(each.link.process == process for each in registry)
-    ended = registry.close_where(lambda each: each.link.process == process and _ends_with_it(each), PROCESS_RESTARTED)
+    sessions = sum(each.connection.process == process for each in registry)
+    ended = registry.close_where(
+        lambda each: each.connection.process == process and _ends_with_it(each), PROCESS_RESTARTED
+    )
     if found.is_template:
         supervisor.forking.forget(found.spec.key)
     pool.end(found, _WHY)

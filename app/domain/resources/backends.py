@@ -72,21 +72,15 @@ def _different(renamed: Mapping[str, str]) -> Mapping[str, str]:
 ToolName = Annotated[str, Meta(min_length=1, max_length=256), no_nul]
 Patterns = Annotated[
     tuple[ToolName, ...],
-    Meta(
-        max_length=MAX_ENTRIES,
-        description="Names of tools, as the backend has them, with `*`, `?` and `[…]`. Only tools that match one of "
-        "`include` are shown, all if it is empty, and none that match one of `exclude`.",
-    ),
+    Meta(max_length=MAX_ENTRIES),
+    "Names of tools, as the backend has them, with `*`, `?` and `[…]`. Only tools that match one of `include` are "
+    "shown, all if it is empty, and none that match one of `exclude`.",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a backend and its sessions may take.
-
-    An idle session ends after `idle_s`, or after `reclaim_idle_s` if another session needs its place. After `park_s` it
-    is parked or frozen (`BackendSpec.rests_as`) until the next message; None: never.
-    """
+    """How long a backend and its sessions may take. `park_s`: see `BackendSpec.rests_as`."""
 
     initialize_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
     call_s: Annotated[float, Meta(gt=0, le=86400)] = 60.0
@@ -94,26 +88,19 @@ class Timeouts:
     absolute_s: Seconds = 86400.0
     reclaim_idle_s: Annotated[
         float,
-        Meta(
-            gt=0,
-            le=_MONTH,
-            description="A session that has been idle for so long is ended if somebody waits for its process, or would "
-            "be refused because of a limit. A session with a call, an open question, a running task or an open stream "
-            "is not idle. Never, if this is `idle_s` or more.",
-        ),
+        Meta(gt=0, le=_MONTH),
+        "A session that has been idle for so long is ended if somebody waits for its process, or would be refused "
+        "because of a limit. A session with a call, an open question, a running task or an open stream is not idle. "
+        "Never, if this is `idle_s` or more.",
     ] = 300.0
     park_s: (
         Annotated[
             float,
-            Meta(
-                ge=1,
-                le=_MONTH,
-                description="A session that has been idle for so long rests and stays valid until the next message. "
-                "With `recovery: respawn` it is parked: it gives its process back, and the next message takes another "
-                "one, with which the handshake is repeated. With `recovery: end` it is frozen: its process stands "
-                "still and keeps its state. null: never. Nor does a session rest that has a call, an open question, a "
-                "running task or a subscription.",
-            ),
+            Meta(ge=1, le=_MONTH),
+            "A session that has been idle for so long rests and stays valid until the next message. With `recovery: "
+            "respawn` it is parked: it gives its process back, and the next message takes another one, with which the "
+            "handshake is repeated. With `recovery: end` it is frozen: its process stands still and keeps its state. "
+            "null: never. Nor does a session rest that has a call, an open question, a running task or a subscription.",
         ]
         | None
     ) = None
@@ -121,34 +108,24 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """How processes of a backend are confined.
-
-    `auto`: by everything that works on the node. `require`: they start only where each of `require` (all guarantees, if
-    it is empty) is enforced. `off`: not at all.
-    `read`, `write`: absolute paths that the processes may use besides their home and what their program needs.
-    `network`: `web` is public addresses on ports 80 and 443, `host` is everything that the node reaches.
-    """
+    """How processes of a backend are confined."""
 
     mode: Annotated[
         Literal["auto", "require", "off"],
-        Meta(
-            description="`auto`: everything that works on the node. `require`: processes start only where each of the "
-            "guarantees in `require` is enforced. `off`: no sandbox, processes run with the gateway's rights."
-        ),
+        "`auto`: everything that works on the node. `require`: processes start only where each of the guarantees in "
+        "`require` is enforced. `off`: no sandbox, processes run with the gateway's rights.",
     ] = "auto"
     require: Annotated[
         tuple[Guarantee, ...],
         _each_once,
-        Meta(max_length=5, description="With `mode: require`: which guarantees. Empty: all of them."),
+        Meta(max_length=5),
+        "With `mode: require`: which guarantees. Empty: all of them.",
     ] = ()
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: Annotated[
         Network,
-        Meta(
-            description="`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the "
-            "node reaches."
-        ),
+        "`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the node reaches.",
     ] = "none"
 
 
@@ -162,90 +139,79 @@ def can_be_kept(sandbox: Sandbox) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a process and all it starts may use; None: no limit. `cpu`: cores. `disk_mb`: home and temporary files."""
+    """What a process and all it starts may use; None: no limit."""
 
-    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576, description="MiB.")] | None = 512
-    pids: Annotated[int, Meta(ge=1, le=1_000_000, description="Processes and threads.")] | None = 64
-    cpu: Annotated[float, Meta(ge=0.01, le=1024, description="Cores.")] | None = 1.0
-    files: Annotated[int, Meta(ge=16, le=1_000_000, description="Open files of each process.")] | None = 1024
-    disk_mb: (
-        Annotated[int, Meta(ge=1, le=1_048_576, description="MiB of its home and temporary files together.")] | None
-    ) = 256
+    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576), "MiB."] | None = 512
+    pids: Annotated[int, Meta(ge=1, le=1_000_000), "Processes and threads."] | None = 64
+    cpu: Annotated[float, Meta(ge=0.01, le=1024), "Cores."] | None = 1.0
+    files: Annotated[int, Meta(ge=16, le=1_000_000), "Open files of each process."] | None = 1024
+    disk_mb: Annotated[int, Meta(ge=1, le=1_048_576), "MiB of its home and temporary files together."] | None = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which tools of a backend are shown, and how.
-
-    Patterns have `*`, `?` and `[…]`, and mean the backend's own names; without `include` all are meant. `rename` and
-    `describe` give a tool, by its own name, another name and description.
-    """
+    """Which tools of a backend are shown, and how."""
 
     include: Patterns = ()
     exclude: Patterns = ()
     rename: Annotated[
         Mapping[ToolName, Annotated[str, _accepted]],
-        Meta(max_length=MAX_ENTRIES, description="Other names of tools, by the backend's own."),
+        Meta(max_length=MAX_ENTRIES),
+        "Other names of tools, by the backend's own.",
         _different,
     ] = field(default_factory=dict, hash=False)
     describe: Annotated[
         Mapping[ToolName, Annotated[str, Meta(max_length=8192)]],
-        Meta(max_length=MAX_ENTRIES, description="Other descriptions of tools, by the backend's own names."),
+        Meta(max_length=MAX_ENTRIES),
+        "Other descriptions of tools, by the backend's own names.",
     ] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A backend of the same tenant in a toolset, and which of its tools are shown there. `prefix` is that of names of
-    tools and prompts."""
+    """A backend of the same tenant in a toolset, and which of its tools are shown there."""
 
     backend: Name
-    prefix: str
+    prefix: Annotated[
+        str,
+        Meta(max_length=32, pattern=r"^[A-Za-z0-9_-]*$", extra={"spelling": "letters, digits, `_` and `-`"}),
+        "Before the names of its tools and prompts, so that those of two members differ.",
+    ]
     selection: Selection = field(default_factory=Selection, metadata=INLINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """What a toolset has besides what every backend has. Without `instructions` it tells those of its members. `mode`:
-    all tools are listed; or two that find and call the others, besides those whose names match `always`; or one
-    of both, by the client and the number of tools. `learns`: from which tools are called after which searches.
-    `guides`: patterns of the names of the tenant's guides that it shows.
-    """
+    """What a toolset has besides what every backend has."""
 
     title: Title = ""
     instructions: Annotated[
         str,
-        Meta(
-            max_length=16 << 10,
-            description="What clients are told to tell their model. Empty: the instructions of all members.",
-        ),
+        Meta(max_length=16 << 10),
+        "What clients are told to tell their model. Empty: the instructions of all members.",
         no_nul,
     ] = ""
     members: Annotated[tuple[Member, ...], Meta(max_length=MAX_MEMBERS)] = ()
     mode: Annotated[
         Literal["list", "search", "auto"],
-        Meta(
-            description="`list`: clients see all tools. `search`: they see `find_tools`, `call_tool` and the tools of "
-            f"`always`. `auto`: search where there are more than {FEW_TOOLS} tools, but not for clients that search in "
-            "the whole list themselves."
-        ),
+        "`list`: clients see all tools. `search`: they see `find_tools`, `call_tool` and the tools of `always`. "
+        f"`auto`: search where there are more than {FEW_TOOLS} tools, but not for clients that search in the whole "
+        "list themselves.",
     ] = "list"
     always: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_NAME)], ...],
-        Meta(max_length=100, description="Patterns of the shown names of tools that are listed in any mode."),
+        Meta(max_length=100),
+        "Patterns of the shown names of tools that are listed in any mode.",
     ] = ()
     learns: Annotated[
         bool,
-        Meta(
-            description="Whether what callers searched for before they called a tool helps later searches in this "
-            "toolset. Kept in the memory of each node."
-        ),
+        "Whether what callers searched for before they called a tool helps later searches in this toolset. Kept in "
+        "the memory of each node.",
     ] = True
     guides: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...],
-        Meta(
-            max_length=100, description="Names of guides that it shows, or patterns of names with `*`, `?` and `[…]`."
-        ),
+        Meta(max_length=100),
+        "Names of guides that it shows, or patterns of names with `*`, `?` and `[…]`.",
     ] = ()
 
 
@@ -253,49 +219,36 @@ class Toolset:
 class BackendSpec:
     """A registered server: what to start, how many, and for how long; or where it is.
 
-    `cwd`: its working directory, absolute or below the tenant's home; None is the home itself. `state`: `none`: each
-    process has a home of its own, which is removed with it. `keep`: each principal has one that lasts.
-    `warm`: how many processes are kept ready; `auto`: as many as the arrivals of the last hours ask for.
-    `start`: `exec`: the command is executed for each process. `fork`: it is a fork of one that has imported what the
-    program needs, where that can be done; `auto`: only if a fork answers as a process that is executed.
-    `broadcast`: messages of a shared process that belong to no session go to all of its sessions, instead of none.
-    `reason`: why it is not `enabled`. With `off_by_platform` only the platform can switch it on again.
-    `version` grows with every change; a process started for another `edition` serves no new session.
+    `version` grows with every change; a process started for another `edition` serves no new session. With
+    `off_by_platform` only the platform can switch it on again. `headers` are sent with each request to `url`; sealed
+    (`upstreams.sealed_headers`). `toolset`: it starts nothing itself, but stands for other backends. `command` is empty
+    where there is a `url` or a `toolset`.
     Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
     tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
-    identity of the principal whose home it gets (`homes_per_principal`).
-    `pin`: whether tools that nobody has approved as they are offered are shown and called (`warn`: all but those that
-    were rejected); `pin_minor`: whether harmless edits of an approved definition are. `selection`: which are shown.
-    `toolset`: it starts nothing itself, but stands for other backends; `command` is empty. `url`: where the server is,
-    with an empty `command` too. `headers` are sent with each request to it; sealed (`upstreams.sealed_headers`).
-    `missed_log`: the descriptor of a file for what the sandbox keeps from a process, in a check; never stored.
+    identity of the principal whose home it gets (`homes_per_principal`); in a check `missed_log`, the descriptor of a
+    file for what the sandbox keeps from it.
     """
 
     tenant: str = field(metadata=UNSENT)
     name: Name
     command: str
     url: str | None = field(default=None, kw_only=True)
-    transport: Annotated[
-        Transport, Meta(description="`auto`: Streamable HTTP, and HTTP+SSE if the server does not know that.")
-    ] = field(default="auto", kw_only=True)
+    transport: Annotated[Transport, "`auto`: Streamable HTTP, and HTTP+SSE if the server does not know that."] = field(
+        default="auto", kw_only=True
+    )
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
-    args: Annotated[tuple[Text, ...], Meta(max_length=256, description="At most 64 KiB in all.")] = ()
+    args: Annotated[tuple[Text, ...], Meta(max_length=256), "At most 64 KiB in all."] = ()
     env: Annotated[
         Mapping[EnvName, Text],
-        Meta(
-            max_length=128,
-            description=f"Write-only: shown as `{HIDDEN}`. `{HOME_WORD}` in it: the process's home.",
-        ),
+        Meta(max_length=128),
+        f"Write-only: shown as `{HIDDEN}`. `{HOME_WORD}` in it: the process's home.",
     ] = field(default_factory=dict, hash=False)
     cwd: (
         Annotated[
             str,
-            Meta(
-                min_length=1,
-                max_length=4096,
-                description="Working directory of the processes: an absolute path, or one below the tenant's home. It "
-                "must exist on each node. null: the tenant's home.",
-            ),
+            Meta(min_length=1, max_length=4096),
+            "Working directory of the processes: an absolute path, or one below the tenant's home. It must exist on "
+            "each node. null: the tenant's home.",
             no_nul,
             _directory,
         ]
@@ -303,71 +256,56 @@ class BackendSpec:
     ) = None
     isolation: Annotated[
         Literal["session", "shared"],
-        Meta(
-            description="`session`: one process for each session. `shared`: the sessions of the tenant share as few "
-            "processes as they need, up to `max_processes`. It is only for servers without state; their requests "
-            "(sampling, elicitation, roots) are refused."
-        ),
+        "`session`: one process for each session. `shared`: the sessions of the tenant share as few processes as they "
+        "need, up to `max_processes`. It is only for servers without state; their requests (sampling, elicitation, "
+        "roots) are refused.",
     ] = "session"
     recovery: Annotated[
         Literal["end", "respawn"],
-        Meta(
-            description="When a process ends by itself, `end` ends its sessions. `respawn` gives them a new process, "
-            "to which handshake, log level and subscriptions are sent again; calls in flight fail and are not "
-            "repeated. It is only for servers without state."
-        ),
+        "When a process ends by itself, `end` ends its sessions. `respawn` gives them a new process, to which "
+        "handshake, log level and subscriptions are sent again; calls in flight fail and are not repeated. It is only "
+        "for servers without state.",
     ] = "end"
     broadcast: Annotated[
         bool,
-        Meta(
-            description="For a `shared` server: whether messages that belong to no call (log messages, other "
-            "notifications, `notifications/tasks/status` of an unknown task) are sent to all sessions, of all "
-            "principals. Otherwise they are dropped."
-        ),
+        "For a `shared` server: whether messages that belong to no call (log messages, other notifications, "
+        "`notifications/tasks/status` of an unknown task) are sent to all sessions, of all principals. Otherwise they "
+        "are dropped.",
     ] = False
     warm: int | Literal["auto"] = 0
     max_processes: Annotated[int, Meta(ge=1, le=10_000)] = 10
     calls_per_session: Annotated[
         int,
-        Meta(
-            ge=1,
-            le=1024,
-            description="Calls of one session that its process handles at once. As many again, but at least 8, wait, "
-            "with at most 4 MiB in all; further ones get 429.",
-        ),
+        Meta(ge=1, le=1024),
+        "Calls of one session that its process handles at once. As many again, but at least 8, wait, with at most 4 "
+        "MiB in all; further ones get 429.",
     ] = 128
     timeouts: Timeouts = field(default_factory=Timeouts)
     sandbox: Sandbox = field(default_factory=Sandbox)
     limits: ProcessLimits = field(default_factory=ProcessLimits)
     state: Annotated[
         Literal["none", "keep"],
-        Meta(
-            description="`none`: each process has a home of its own, which is removed with it. `keep`: each principal "
-            "has one that lasts."
-        ),
+        "`none`: each process has a home of its own, which is removed with it. `keep`: each principal has one that "
+        "lasts.",
     ] = "none"
     start: Annotated[
         Literal["exec", "fork", "auto"],
-        Meta(
-            description="`exec`: its command is executed for each process. `fork`: its processes are forks of one that "
-            "has imported what the program needs and serves nobody, if it is in Python; where that cannot be done they "
-            "are executed, and `start_reason` of a process says why. `auto`: they are forks only if these answer "
-            "alike.",
-            extra={"stored": 8},
-        ),
+        Meta(extra={"stored": 8}),
+        "`exec`: its command is executed for each process. `fork`: its processes are forks of one that has imported "
+        "what the program needs and serves nobody, if it is in Python; where that cannot be done they are executed, "
+        "and `start_reason` of a process says why. `auto`: they are forks only if these answer alike.",
     ] = "exec"
     selection: Selection = field(default_factory=Selection, metadata=INLINE)
     pin: Annotated[
         Literal["off", "warn", "block"],
-        Meta(
-            description="Tools that nobody has approved as they are offered now: `off` shows them, `block` neither "
-            "shows nor calls them; `warn` withholds only what was rejected.",
-            extra={"stored": 8},
-        ),
+        Meta(extra={"stored": 8}),
+        "Tools that nobody has approved as they are offered now: `off` shows them, `block` neither shows nor calls "
+        "them; `warn` withholds only what was rejected.",
     ] = "off"
     pin_minor: Annotated[
         Literal["accept", "ask"],
-        Meta(description="Whether a harmless edit of an approved definition counts as approved.", extra={"stored": 8}),
+        Meta(extra={"stored": 8}),
+        "Whether a harmless edit of an approved definition counts as approved.",
     ] = "ask"
     toolset: Toolset | None = field(default=None, metadata=DERIVED)
     enabled: bool = True

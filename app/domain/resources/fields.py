@@ -63,22 +63,16 @@ Id = Annotated[str, stored(16)]
 # `spelling`: the pattern in words.
 Name = Annotated[
     str,
-    Meta(
-        pattern=NAME_PATTERN,
-        description="Lower-case letters, digits, `-`.",
-        extra={"stored": NAME_LENGTH, "spelling": NAME_SPELLING},
-    ),
+    Meta(pattern=NAME_PATTERN, extra={"stored": NAME_LENGTH, "spelling": NAME_SPELLING}),
+    "Lower-case letters, digits, `-`.",
 ]
-Title = Annotated[str, Meta(max_length=200, description="What people see instead of the name."), one_line]
+Title = Annotated[str, Meta(max_length=200), "What people see instead of the name.", one_line]
 
 
 Reason = Annotated[
     str,
-    Meta(
-        max_length=MAX_REASON,
-        description="Why it is switched off, in one line; its callers see it. Removed when it is switched on.",
-        extra={"stored": MAX_REASON},
-    ),
+    Meta(max_length=MAX_REASON, extra={"stored": MAX_REASON}),
+    "Why it is switched off, in one line; its callers see it. Removed when it is switched on.",
     one_line,
 ]
 

@@ -12,15 +12,14 @@ MAX_TEXT = 64 << 10  # bytes
 
 Description = Annotated[
     str,
-    Meta(
-        max_length=1000,
-        description="What it helps with. Clients see it in lists, and `find_tools` finds it by its words.",
-    ),
+    Meta(max_length=1000),
+    "What it helps with. Clients see it in lists, and `find_tools` finds it by its words.",
     no_nul,
 ]
 Text = Annotated[
     str,
-    Meta(min_length=1, max_length=MAX_TEXT, description="Markdown, at most 64 KiB in UTF-8."),
+    Meta(min_length=1, max_length=MAX_TEXT),
+    "Markdown, at most 64 KiB in UTF-8.",
     no_nul,
     bytes_at_most(MAX_TEXT),
 ]

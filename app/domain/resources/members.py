@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import partial
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -12,9 +12,15 @@ R = TypeVar("R")
 
 
 def _once(make: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
-    """As `functools.cache`, by whose types no class is hashable."""
-    cached: Any = cache(make)
-    return cached  # type: ignore[no-any-return]
+    """Keeps what was made for each model: there are as many as there are classes."""
+    kept = dict[type[Any], R]()
+
+    def known(model: type[Any]) -> R:
+        if model not in kept:
+            kept[model] = make(model)
+        return kept[model]
+
+    return known
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +34,13 @@ class DeclaredMember:
     is_sent: bool
     is_stored: bool
     is_inline: bool
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are texts."""
+        kind = bare(self.kind)[0]
+        kind = bare(without_none(kind) or kind)[0]
+        return kind is str or (get_origin(kind) is Literal and isinstance(get_args(kind)[0], str))
 
 
 @_once

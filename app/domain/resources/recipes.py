@@ -1,13 +1,13 @@
 """Recipes: tools that are made of calls of other tools, as administrators have written them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from app.domain.resources.fields import Name, Stored, Title, no_nul
+from app.domain.resources.fields import UNSENT, Name, Stored, Title, no_nul
 from app.domain.resources.resource import Resource
 
 MAX_STEPS = 32
@@ -65,7 +65,7 @@ class Recipe(Stored):
     title: Title = ""
     description: Annotated[str, Meta(max_length=4000), no_nul] = ""
     input_schema: dict[str, Any]
-    method: Method
+    method: Method = field(metadata=UNSENT)
 
 
 RECIPES = Resource(

@@ -30,12 +30,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One customer of the platform. Backends, keys and sessions belong to exactly one.
-
-    `reason` says why it is not `enabled`: its own callers are told. `sandbox_exempt`: its backends may run without what
-    the platform requires of sandboxes. `registry`: who may read its list of servers. `inspections`: whether messages of
-    its sessions may be looked at.
-    """
+    """One customer of the platform. Backends, keys and sessions belong to exactly one. `reason` says why it is not
+    `enabled`: its own callers are told."""
 
     name: Name
     limits: Limits = field(default_factory=Limits)
@@ -43,21 +39,17 @@ class Tenant:
     reason: Reason = ""
     sandbox_exempt: Annotated[
         bool,
-        Meta(description="Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`)."),
+        "Its backends need not keep what the platform requires of sandboxes (`SANDBOX=require`).",
     ] = False
     registry: Annotated[
         RegistryMode,
-        Meta(
-            description="Who may read the list of its servers under `/registry/{tenant}`: nobody, who has a credential "
-            "of the tenant, or everybody."
-        ),
+        "Who may read the list of its servers under `/registry/{tenant}`: nobody, who has a credential of the tenant, "
+        "or everybody.",
     ] = "off"
     inspections: Annotated[
         InspectionMode,
-        Meta(
-            description="Whether the messages of its sessions may be inspected: with payloads, without, or not at all. "
-            "Its administrators may only make it stricter."
-        ),
+        "Whether the messages of its sessions may be inspected: with payloads, without, or not at all. Its "
+        "administrators may only make it stricter.",
     ] = "allowed"
     version: int = field(default=1, metadata=UNSENT)
     made: int = field(default=0, compare=False, metadata=DERIVED)  # when, in microseconds

@@ -140,15 +140,13 @@ class RemoteSessions:
         return session
 
     async def opening(self, request: McpRequest, body: bytes) -> bool:
-        """Whether another node has opened the session that this request asks for, because this one is to stop.
+        """Whether another node has opened the session that this request asks for, as this one `is_stopping`.
 
-        A node that is to stop but does not drain yet opens the session itself where no other can.
+        While it does not drain yet it opens the session itself where no other can.
 
         Raises:
             ShuttingDown: this node drains, and there is no other.
         """
-        if not (self._registry.leaving or self._registry.draining):
-            return False
         try:
             is_open = await self._given_away(request, body)
         except ShuttingDown:

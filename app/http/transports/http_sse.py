@@ -43,7 +43,7 @@ class HttpSse:
         """Opens a session, which ends with its stream."""
         if not parse_accept(request.headers.get(b"accept")).events:
             raise HttpRefusal(406, "not_acceptable", "Accept must allow text/event-stream")
-        if await self._remote.opening(request, b""):
+        if self._registry.is_stopping and await self._remote.opening(request, b""):
             return
         session = await self._registry.open(
             request.principal, request.tenant, request.backend, TRANSPORT, request.require_still_allowed

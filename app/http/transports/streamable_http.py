@@ -169,7 +169,7 @@ class StreamableHttp:
     async def _is_answered_elsewhere(self, request: McpRequest, body: bytes) -> bool:
         """Whether another node has answered `initialize`. Raises InvalidMessage where the session exists already."""
         if SESSION_HEADER not in request.headers:
-            return await self._remote.opening(request, body)
+            return self._registry.is_stopping and await self._remote.opening(request, body)
         if self._find(request) is None and await self._fetch(request, body) is None:
             return True
         raise InvalidMessage("the session is initialized already")

@@ -122,8 +122,8 @@ class _Assembler:
         ]
 
     def template(self) -> _Block:
-        """As `base`, but whoever traces the process may let it enter a namespace (rooms/gate.py). Without a tracer
-        there is no such call. It has no tracer but ours: `base` forbids ptrace()."""
+        """As `base`, but whoever traces the process may let it enter a namespace (namespaces/_entering.py). Without a
+        tracer there is no such call. It has no tracer but ours: `base` forbids ptrace()."""
         return [*self.calls("setns", [_Step(_RETURN, 0, 0, _ASK_TRACER)]), *self.base()]
 
     def no_unix_sockets(self) -> _Block:

@@ -98,7 +98,7 @@ def _of_node(watched: Watched) -> Iterator[Problem]:
         yield here("overload", "critical", overload_words(overload.problem or "", mark))
     for url, problem in peers.problems.items():
         yield here("node_stranger", "critical", nodes_words({url: problem}), ("node", url))
-    if watched.registry.leaving or watched.registry.draining:
+    if watched.registry.is_stopping:
         words = "The node drains: it was told to stop, and takes no new sessions."
         yield here("node_draining", "info", f"{words} Do: nothing, if that was meant; it ends by itself.")
 

@@ -8,8 +8,8 @@ import anyio
 from app import __version__
 from app.domain import Timeouts
 from app.errors import InvalidResponse
+from app.processes.connection import BackendConnection
 from app.processes.conversation import Conversation
-from app.processes.link import BackendLink
 from app.protocol.eras.sessionless_envelope import is_refused_handshake
 from app.protocol.jsonrpc import Response
 from app.protocol.revisions import HANDSHAKE
@@ -24,7 +24,7 @@ _LISTS = (
 Transcript = list[tuple[str, str]]
 
 
-async def transcript(link: BackendLink, timeouts: Timeouts) -> Transcript:
+async def transcript(connection: BackendConnection, timeouts: Timeouts) -> Transcript:
     """Methods and answers: the handshake, the first page of each list, a ping; of a server that speaks 2026-07-28 only,
     `server/discover` and the lists.
 
@@ -32,8 +32,8 @@ async def transcript(link: BackendLink, timeouts: Timeouts) -> Transcript:
         BackendError: the process ended, or refused the first request.
         TimeoutError: an answer took too long.
     """
-    conversation = Conversation(link)
-    link.attach(conversation)
+    conversation = Conversation(connection)
+    connection.attach(conversation)
     with anyio.fail_after(timeouts.initialize_s):
         method, first = await _begin(conversation)
     said = [(method, _text(first))]

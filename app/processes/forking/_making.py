@@ -16,8 +16,7 @@ from app.errors import BackendError, BackendExited
 from app.jail.spawner import tree, wire
 from app.processes.forking._dialogue import Transcript, transcript
 from app.processes.forking._entry import Entry, NotPython, entry_of
-from app.processes.forking._text import Task
-from app.processes.forking.start import EXEC, NoFork, Start
+from app.processes.forking.start import EXEC, NoFork, Start, Task
 from app.processes.homes import Home
 from app.processes.process import BackendProcess
 

@@ -41,6 +41,8 @@ from app.protocol.jsonrpc import (
     encode,
     encoded,
     error_response,
+    is_without_id,
+    may_be_of_a_call,
     members_of,
     object_in,
     parse_backend,
@@ -48,7 +50,6 @@ from app.protocol.jsonrpc import (
     string_of,
 )
 from app.protocol.revisions import Revision, is_handshake
-from app.protocol.without_id import is_without_id, may_be_of_a_call
 
 USUAL_LEVEL = "info"  # of a client that has set none
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0  # before a call is repeated that asked no question; doubles each time

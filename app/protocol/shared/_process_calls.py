@@ -4,10 +4,9 @@ still be answered."""
 import msgspec
 
 from app.protocol.exchange import replace_token
-from app.protocol.jsonrpc import ABSENT, Params, Request, Response, dump_notification, dump_request
+from app.protocol.jsonrpc import ABSENT, Params, Request, Response, dump_notification, dump_request, may_be_of_a_call
 from app.protocol.shared._fair_turns import FairTurns, Verdict
 from app.protocol.shared.shared_call import Member, Out, SharedCall, ToProcess
-from app.protocol.without_id import may_be_of_a_call
 
 MAX_RUNNING = 128  # calls of one process; beyond them each session may have one
 MAX_WAITING_BYTES = 4 << 20  # of one session's waiting calls

@@ -30,6 +30,7 @@ from app.protocol.jsonrpc import (
     dump_response,
     encoded,
     error_response,
+    is_without_id,
     members_of,
     parse_backend,
     refusal,
@@ -43,7 +44,6 @@ from app.protocol.shared._task_owners import NotYours, TaskOwners, task_named
 from app.protocol.shared.cached_handshake import CachedHandshake, hello
 from app.protocol.shared.shared_call import FailCall, Member, Out, SharedCall, ToAll, ToMember, ToProcess
 from app.protocol.shared.subscriptions import Subscriptions
-from app.protocol.without_id import is_without_id
 
 MAX_URIS = 256  # that one session may subscribe to
 BROADCAST_BYTES = 16 << 20  # to all sessions together between two ticks; more is dropped

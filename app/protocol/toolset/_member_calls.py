@@ -3,9 +3,8 @@
 import msgspec
 
 from app.protocol.exchange import FEEDBACK
-from app.protocol.jsonrpc import Response, answered_id
+from app.protocol.jsonrpc import Response, answered_id, may_be_of_a_call
 from app.protocol.toolset.outs import ToMember
-from app.protocol.without_id import may_be_of_a_call
 
 MAX_CANCELLED = 256  # calls whose late answers are still passed on
 

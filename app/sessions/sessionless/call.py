@@ -100,8 +100,8 @@ class SessionlessCall:
     def come_back(self, message: Request, envelope: Envelope) -> None:
         """The client continues with this request: its id, progress token and log level count from now on."""
         self.message, self.envelope, self.deadline = message, envelope, None
-        if self.session.calls.recorder is not None:
-            self.session.calls.recorder.came_back(message)
+        if self.session.calls.capture is not None:
+            self.session.calls.capture.came_back(message)
 
     def wait_with(self, reply: Reply) -> None:
         """The HTTP request that waits for the outcome or the next question."""

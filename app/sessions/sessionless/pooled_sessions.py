@@ -233,7 +233,7 @@ class PooledSessions:
     async def _probe(self, session: Session, envelope: Envelope, *, is_guess: bool) -> Reply:
         """Asks which revision the process speaks. Raises BackendExited: it has ended, and not because of that."""
         if is_guess:
-            session.link.probed()
+            session.connection.probed()
         reply = self.send(session, "server/discover", {"_meta": own_envelope(envelope)})
         initialize_s = session.spec.timeouts.initialize_s
         with anyio.move_on_after(probe_s(initialize_s) if is_guess else initialize_s):

@@ -121,7 +121,7 @@ class Journal:
         self._log, self._describe = log, describe
 
     def attach(self, record: HandshakeRecord | None) -> None:
-        """The session's link keeps this record of the handshake; without one the session cannot be durable."""
+        """The session's connection keeps this record of the handshake; without one the session cannot be durable."""
         self.record = record
         if record is None:
             self.end()

@@ -182,7 +182,7 @@ class SessionStreams:
     def sweep(self, now: float, answering: Callable[[], bytes | None]) -> None:
         """Turns POSTs that have waited long into streams; lets no stream that is not read hold up the others.
 
-        `answering` is that of BackendLink.
+        `answering` is that of BackendConnection.
         """
         self._stream_silent_calls(now, answering)
         if self.back_pressure.relieve(self.listen, now) and self._listening is not None:

@@ -78,7 +78,7 @@ class Inspection:
         """There was no room for a session."""
         self.missed += 1
 
-    # --- from the recorder
+    # --- from the capture of a session
 
     def name(self, name: str, member: str = "") -> str:
         """A method, or the name of a tool or a resource, as it may be kept."""

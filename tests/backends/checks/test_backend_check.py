@@ -110,7 +110,7 @@ async def test_the_backends_own_processes_are_left_alone_and_its_places_are_not_
     lease = await pool.lease(spec, NO_LIMITS)
     result = await check_backend(pool, spec, NO_LIMITS, Steps())
     assert result.failure is None
-    assert not lease.link.is_stopping()
+    assert not lease.connection.is_stopping()
     lease.release("done")
 
 
@@ -155,12 +155,12 @@ async def test_a_restart_replaces_what_is_warm_and_leaves_leases(running, make_p
     await eventually(lambda: total(pool, "warm") == 2)
     lease = await pool.lease(spec, NO_LIMITS)
     await eventually(lambda: total(pool, "warm") == 2)
-    before = {process.id for process in running.supervisor.processes} - {lease.link.id}
+    before = {process.id for process in running.supervisor.processes} - {lease.connection.id}
     pool.restart(spec.key)
     await eventually(
         lambda: total(pool, "warm") == 2 and not before & {process.id for process in running.supervisor.processes}
     )
-    assert not lease.link.is_stopping()
+    assert not lease.connection.is_stopping()
     pool.restart(("acme", "unknown"))
     lease.release("done")
 

@@ -1,4 +1,5 @@
-"""BridgedLink: what becomes of a call when the server behind the bridge cannot be written to, or writes nonsense."""
+"""BridgedConnection: what becomes of a call when the server behind the bridge cannot be written to, or writes
+nonsense."""
 
 import json
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.backends.connections._bridged import BridgedLink
+from app.backends.connections._bridged import BridgedConnection
 from app.domain import Principal
 from app.errors import BackendBusy, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
 from app.protocol.commands import Answer, Failed
@@ -14,7 +15,7 @@ from app.protocol.jsonrpc import Notification, Request, parse_client
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.sessions.streams.streams import Reply
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 
 REFUSAL = {"code": -32022, "message": "no", "data": {"supported": ["2026-07-28"]}}
 LATER = {"resultType": "input_required", "requestState": "s"}
@@ -37,15 +38,15 @@ async def session(registry: SessionRegistry, principal: Principal) -> Session:
 
 
 @pytest.fixture
-async def link(session: Session, pool: FakePool) -> FakeLink:
-    link = pool.leases[-1].link
+async def connection(session: Session, pool: FakePool) -> FakeConnection:
+    connection = pool.leases[-1].connection
     hello = message("initialize", 0, protocolVersion="2025-11-25", capabilities={"elicitation": {}})
     session.request(hello, session.reply(1, may_stream=False))
-    link.say(id=link.sent[-1]["id"], error=REFUSAL)
-    assert link.sent[-1]["method"] == "server/discover"
-    link.answer({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
+    connection.say(id=connection.sent[-1]["id"], error=REFUSAL)
+    assert connection.sent[-1]["method"] == "server/discover"
+    connection.answer({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}})
     session.notify(Notification("notifications/initialized", None))
-    return link
+    return connection
 
 
 def call(session: Session, call_id: int = 1) -> Reply:
@@ -66,30 +67,32 @@ async def ended(reply: Reply) -> GatewayError:
     return outcome.error
 
 
-async def test_a_call_that_cannot_be_written_is_busy_and_forgotten(session: Session, link: FakeLink) -> None:
-    link.is_busy = True
+async def test_a_call_that_cannot_be_written_is_busy_and_forgotten(
+    session: Session, connection: FakeConnection
+) -> None:
+    connection.is_busy = True
     with pytest.raises(BackendBusy):
         call(session)
-    link.is_busy = False
+    connection.is_busy = False
     reply = call(session)
-    link.answer({"content": [], "resultType": "complete"})
+    connection.answer({"content": [], "resultType": "complete"})
     assert isinstance(reply.outcomes[0], Answer)
 
 
-async def test_a_call_that_fails_below_after_it_was_sent_says_why(session: Session, link: FakeLink) -> None:
+async def test_a_call_that_fails_below_after_it_was_sent_says_why(session: Session, connection: FakeConnection) -> None:
     """A process that others share may be busy later than at once (see CallListener)."""
     reply = call(session)
-    listener: Any = link.listener
-    listener.backend_failed(str(link.sent[-1]["id"]).encode(), BackendBusy())
+    listener: Any = connection.listener
+    listener.backend_failed(str(connection.sent[-1]["id"]).encode(), BackendBusy())
     assert isinstance(await ended(reply), BackendBusy)
-    link.answer({"content": []})  # too late: nobody hears it
+    connection.answer({"content": []})  # too late: nobody hears it
     assert not session.exchange.calls
 
 
-async def asked(session: Session, link: FakeLink) -> tuple[Reply, bytes]:
+async def asked(session: Session, connection: FakeConnection) -> tuple[Reply, bytes]:
     """A call whose client has been asked something, and our id of the question."""
     reply = call(session)
-    link.answer({"resultType": "input_required", "inputRequests": {"k": QUESTION}, "requestState": "s"})
+    connection.answer({"resultType": "input_required", "inputRequests": {"k": QUESTION}, "requestState": "s"})
     with anyio.fail_after(30):
         await reply.outcome
         assert reply.stream is not None
@@ -98,12 +101,12 @@ async def asked(session: Session, link: FakeLink) -> tuple[Reply, bytes]:
     return reply, str(json.loads(item)["id"]).encode()
 
 
-async def next_round(link: FakeLink) -> None:
+async def next_round(connection: FakeConnection) -> None:
     """The server wants to be asked again, and is."""
-    sent = len(link.sent)
-    link.answer(LATER)
+    sent = len(connection.sent)
+    connection.answer(LATER)
     with anyio.fail_after(30):
-        while len(link.sent) == sent:
+        while len(connection.sent) == sent:
             await anyio.sleep(0.001)
 
 
@@ -112,60 +115,66 @@ def answer(session: Session, question: bytes) -> None:
     session.respond(response)  # type: ignore[arg-type]
 
 
-async def test_the_next_round_of_a_call_fails_with_its_reason_too(session: Session, link: FakeLink) -> None:
-    reply, question = await asked(session, link)
-    link.is_busy = True
+async def test_the_next_round_of_a_call_fails_with_its_reason_too(session: Session, connection: FakeConnection) -> None:
+    reply, question = await asked(session, connection)
+    connection.is_busy = True
     answer(session, question)  # which has been taken; it is the call that comes to nothing
     assert isinstance(await ended(reply), CallCutOff)
     assert not session.exchange.calls
 
 
-async def test_a_later_round_that_fails_below_is_its_calls_failure(session: Session, link: FakeLink) -> None:
-    reply, question = await asked(session, link)
+async def test_a_later_round_that_fails_below_is_its_calls_failure(
+    session: Session, connection: FakeConnection
+) -> None:
+    reply, question = await asked(session, connection)
     answer(session, question)
-    listener: Any = link.listener
-    listener.backend_failed(json.dumps(link.sent[-1]["id"]).encode(), BackendBusy())
+    listener: Any = connection.listener
+    listener.backend_failed(json.dumps(connection.sent[-1]["id"]).encode(), BackendBusy())
     error = await ended(reply)
     assert (type(error), error.outcome) == (CallCutOff, "unknown")  # its first round was sent
 
 
-async def test_a_round_without_questions_that_cannot_be_written_ends_its_call(session: Session, link: FakeLink) -> None:
+async def test_a_round_without_questions_that_cannot_be_written_ends_its_call(
+    session: Session, connection: FakeConnection
+) -> None:
     reply = call(session)
-    link.is_busy = True
-    link.answer(LATER)
+    connection.is_busy = True
+    connection.answer(LATER)
     assert isinstance(await ended(reply), CallCutOff)
 
 
 async def test_an_overlong_or_broken_answer_of_a_later_round_ends_its_call_and_no_other(
-    session: Session, link: FakeLink
+    session: Session, connection: FakeConnection
 ) -> None:
     other = call(session, 2)
     for number, broken in enumerate(("long", "broken"), 3):
         reply = call(session, number)
-        await next_round(link)
-        name = json.dumps(link.sent[-1]["id"]).encode()
-        assert link.listener is not None
+        await next_round(connection)
+        name = json.dumps(connection.sent[-1]["id"]).encode()
+        assert connection.listener is not None
         if broken == "long":
-            link.listener.backend_sent_too_much(b'{"jsonrpc":"2.0","id":%b,"result":' % name)
+            connection.listener.backend_sent_too_much(b'{"jsonrpc":"2.0","id":%b,"result":' % name)
         else:
-            link.listener.backend_sent(b'{"jsonrpc":"2.0","id":%b,"result":1,"error":2}' % name)
+            connection.listener.backend_sent(b'{"jsonrpc":"2.0","id":%b,"result":1,"error":2}' % name)
         assert isinstance(await ended(reply), ResponseTooLarge if broken == "long" else InvalidResponse)
     assert not other.outcomes
 
 
-async def test_a_session_that_ends_in_a_pause_sends_nothing_after_it(session: Session, link: FakeLink) -> None:
+async def test_a_session_that_ends_in_a_pause_sends_nothing_after_it(
+    session: Session, connection: FakeConnection
+) -> None:
     reply = call(session)
-    link.answer(LATER)
-    assert isinstance(link.listener, BridgedLink)
-    (timer,) = link.listener._pauses.values()
+    connection.answer(LATER)
+    assert isinstance(connection.listener, BridgedConnection)
+    (timer,) = connection.listener._pauses.values()
     session.close("deleted")
     assert isinstance(await ended(reply), CallCutOff)
     assert timer.cancelled()
 
 
-async def test_what_fails_without_being_a_call_is_nobodys_error(session: Session, link: FakeLink) -> None:
-    listener: Any = link.listener
+async def test_what_fails_without_being_a_call_is_nobodys_error(session: Session, connection: FakeConnection) -> None:
+    listener: Any = connection.listener
     listener.backend_failed(b'"listen-1"', BackendBusy())
     reply = call(session)
-    link.answer({"content": []})
+    connection.answer({"content": []})
     assert isinstance(reply.outcomes[0], Answer)

@@ -1,4 +1,4 @@
-"""RespawningLink between a session and processes that die, driven by hand."""
+"""RespawningConnection between a session and processes that die, driven by hand."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,14 +10,14 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from app.backends.connections import respawning
-from app.backends.connections.respawning import MAX_WAITING, RespawningLink
+from app.backends.connections.respawning import MAX_WAITING, RespawningConnection
 from app.errors import BackendBusy, BackendExited, BackendUnavailable, GatewayError
 from app.processes.endings import Exit
-from tests.sessions.fakes import FakeLease, FakeLink
+from tests.sessions.fakes import FakeConnection, FakeLease
 
 
 class Listener:
-    """A session, as far as a link knows it."""
+    """A session, as far as a connection knows it."""
 
     def __init__(self) -> None:
         self.heard: list[dict[str, Any]] = []
@@ -38,31 +38,31 @@ class Listener:
 
 
 class Rig:
-    """One link; `processes` are those that it had."""
+    """One connection; `processes` are those that it had."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
-        self.leases = [FakeLease(FakeLink())]
+        self.leases = [FakeLease(FakeConnection())]
         self.error: GatewayError | None = None
         self.may_start = anyio.Event()
         self.may_start.set()
         self.session = Listener()
         first: Any = self.leases[0]
-        self.link = RespawningLink(first, self._again, tasks, 60.0)
-        self.link.attach(self.session)
+        self.connection = RespawningConnection(first, self._again, tasks, 60.0)
+        self.connection.attach(self.session)
 
     async def _again(self) -> Any:
         await self.may_start.wait()
         if self.error is not None:
             raise self.error
-        self.leases.append(FakeLease(FakeLink()))
+        self.leases.append(FakeLease(FakeConnection()))
         return self.leases[-1]
 
     @property
-    def process(self) -> FakeLink:
-        return self.leases[-1].link
+    def process(self) -> FakeConnection:
+        return self.leases[-1].connection
 
     def send(self, **message: Any) -> None:
-        self.link.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        self.connection.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     def open(self) -> None:
         self.send(id=1, method="initialize", params={})
@@ -83,8 +83,8 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     async with anyio.create_task_group() as tasks:
         rig = Rig(tasks)
         yield rig
-        rig.link.release("test_over")
-        rig.link.release("again")
+        rig.connection.release("test_over")
+        rig.connection.release("again")
 
 
 async def test_calls_in_flight_fail_and_what_comes_meanwhile_runs_on_the_next_process(rig: Rig) -> None:
@@ -177,7 +177,7 @@ async def test_a_session_that_closes_while_it_waits_takes_no_process(rig: Rig) -
     rig.open()
     rig.may_start = anyio.Event()
     rig.process.die()
-    rig.link.release("deleted")
+    rig.connection.release("deleted")
     rig.may_start.set()
     await anyio.wait_all_tasks_blocked()
     assert len(rig.leases) == 1
@@ -186,9 +186,9 @@ async def test_a_session_that_closes_while_it_waits_takes_no_process(rig: Rig) -
 
 async def test_a_pause_outlives_the_process(rig: Rig) -> None:
     rig.open()
-    rig.link.pause_reading()
+    rig.connection.pause_reading()
     rig.process.die()
     await rig.greeted()
     assert rig.process.paused
-    rig.link.resume_reading()
+    rig.connection.resume_reading()
     assert not rig.process.paused

@@ -1,4 +1,5 @@
-"""RespawningLink that is parked: what it gives back, what it waits for, and that no message is lost or sent twice."""
+"""RespawningConnection that is parked: what it gives back, what it waits for, and that no message is lost or sent
+twice."""
 
 from typing import Any
 
@@ -60,11 +61,11 @@ async def woken(rig: Rig, keeper: Keeper, count: int = 2, result: Any = None) ->
 
 
 async def test_a_parked_link_has_no_process_until_the_next_call(rig: Rig, keeper: Keeper) -> None:
-    assert isinstance(rig.link, Parkable)
+    assert isinstance(rig.connection, Parkable)
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     assert rig.leases[0].released == ["parked"]
-    assert rig.link.id == ""
+    assert rig.connection.id == ""
     await anyio.wait_all_tasks_blocked()
     assert len(rig.leases) == 1
     rig.send(id=2, method="tools/call", params={"n": 2})
@@ -82,7 +83,7 @@ async def test_what_the_session_had_set_is_set_again(rig: Rig, keeper: Keeper) -
     rig.open()
     rig.send(id=2, method="logging/setLevel", params={"level": "error"})
     rig.process.answer()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(id=3, method="ping")
     await woken(rig, keeper)
     assert methods(rig) == ["initialize", "notifications/initialized", "logging/setLevel", "ping"]
@@ -92,13 +93,13 @@ async def test_its_client_hears_that_lists_may_have_changed_but_of_no_loss(rig: 
     rig.send(id=1, method="initialize", params={})
     rig.process.answer(LISTS)
     rig.send(method="notifications/initialized")
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(id=2, method="ping")
     await woken(rig, keeper)
     assert [each.get("method") for each in rig.session.heard[1:]] == ["notifications/tools/list_changed"]
-    assert rig.link.park(keeper) is False  # a ping is under way
+    assert rig.connection.park(keeper) is False  # a ping is under way
     rig.process.answer()
-    assert rig.link.park(keeper, with_news=False)
+    assert rig.connection.park(keeper, with_news=False)
     rig.send(id=3, method="ping")
     await woken(rig, keeper, 3)
     assert len(rig.session.heard) == 3
@@ -121,10 +122,10 @@ async def test_it_is_not_parked_while_something_is_under_way(rig: Rig, keeper: K
         rig.send(id=2, method="resources/subscribe", params={"uri": "a:b"})
         rig.process.answer()
     elif what == "pause":
-        rig.link.pause_reading()
+        rig.connection.pause_reading()
     elif what == "answer":
         rig.process.begun = b""
-    assert not rig.link.park(keeper)
+    assert not rig.connection.park(keeper)
     assert (rig.leases[0].released, keeper.told) == ([], [])
 
 
@@ -136,21 +137,21 @@ async def test_it_is_parked_when_that_is_over(rig: Rig, keeper: Keeper) -> None:
     rig.process.answer()
     rig.process.say(id="q", method="roots/list")
     rig.send(id="q", result={})
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
 
 
 async def test_a_lost_process_is_not_parked(rig: Rig, keeper: Keeper) -> None:
     rig.open()
     rig.process.die()
-    assert not rig.link.park(keeper)
+    assert not rig.connection.park(keeper)
     await rig.greeted()
-    assert rig.link.park(keeper)
-    assert not rig.link.park(Keeper())
+    assert rig.connection.park(keeper)
+    assert not rig.connection.park(Keeper())
 
 
 async def test_notifications_wake_it_and_arrive(rig: Rig, keeper: Keeper) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(method="notifications/roots/list_changed")
     rig.send(method="notifications/roots/list_changed")
     await woken(rig, keeper)
@@ -159,7 +160,7 @@ async def test_notifications_wake_it_and_arrive(rig: Rig, keeper: Keeper) -> Non
 
 async def test_a_call_that_was_cancelled_meanwhile_is_not_sent(rig: Rig, keeper: Keeper) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(id=2, method="tools/call")
     rig.send(method="notifications/cancelled", params={"requestId": 2})
     await woken(rig, keeper)
@@ -169,7 +170,7 @@ async def test_a_call_that_was_cancelled_meanwhile_is_not_sent(rig: Rig, keeper:
 async def test_what_waits_is_bounded(rig: Rig, keeper: Keeper) -> None:
     rig.open()
     rig.may_start = anyio.Event()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     for number in range(MAX_WAITING):
         rig.send(id=number + 2, method="tools/call")
     with pytest.raises(BackendBusy):
@@ -186,7 +187,7 @@ async def test_without_a_process_calls_fail_unsent_and_it_stays_parked(
     rig: Rig, keeper: Keeper, error: GatewayError
 ) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.error = error
     rig.send(id=2, method="tools/call")
     with anyio.fail_after(30):
@@ -217,8 +218,8 @@ async def test_one_whose_process_died_waits_for_a_place_as_a_parked_one_does(rig
         (b"2", "backend_exited"),
         (b"3", "backend_busy"),
     ]
-    assert (rig.session.exits, rig.link.has_process) == ([], False)
-    assert rig.link.park(keeper)  # now it counts as one
+    assert (rig.session.exits, rig.connection.has_process) == ([], False)
+    assert rig.connection.park(keeper)  # now it counts as one
     rig.error = None
     rig.send(id=4, method="tools/call")
     await woken(rig, keeper)
@@ -233,7 +234,7 @@ async def test_one_that_only_a_process_could_tell_of_something_does_not_wait_for
         rig.send(id=2, method="resources/subscribe", params={"uri": "a:b"})
         rig.process.answer()
     else:
-        rig.link._may_wait = False
+        rig.connection._may_wait = False
     rig.error = BackendBusy("full")
     rig.process.die()
     with anyio.fail_after(30):
@@ -243,7 +244,7 @@ async def test_one_that_only_a_process_could_tell_of_something_does_not_wait_for
 
 async def test_processes_that_die_in_the_handshake_leave_it_parked(rig: Rig, keeper: Keeper) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(id=2, method="tools/call")
     for count in (2, 3):
         await starting(rig, count)
@@ -259,8 +260,8 @@ async def test_processes_that_die_in_the_handshake_leave_it_parked(rig: Rig, kee
 
 async def test_a_process_that_does_not_answer_the_handshake_leaves_it_parked(rig: Rig, keeper: Keeper) -> None:
     rig.open()
-    rig.link._within_s = 0.01
-    assert rig.link.park(keeper)
+    rig.connection._within_s = 0.01
+    assert rig.connection.park(keeper)
     rig.send(id=2, method="tools/call")
     await starting(rig)
     with anyio.fail_after(30):
@@ -268,14 +269,14 @@ async def test_a_process_that_does_not_answer_the_handshake_leaves_it_parked(rig
             await checkpoint()
     assert isinstance(rig.session.failed[0][1], BackendUnavailable)
     assert rig.leases[1].released == ["not_initialized"]
-    rig.link._within_s = 60.0
+    rig.connection._within_s = 60.0
     rig.send(id=3, method="tools/call")
     await woken(rig, keeper, 3)
 
 
 async def test_a_process_that_refuses_the_handshake_ends_the_session(rig: Rig, keeper: Keeper) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(id=2, method="tools/call")
     await starting(rig)
     rig.process.say(id=1, error={"code": -1, "message": "no"})
@@ -283,13 +284,13 @@ async def test_a_process_that_refuses_the_handshake_ends_the_session(rig: Rig, k
         while not rig.session.exits:
             await checkpoint()
     assert "refused the handshake" in str(rig.session.exits[0].error())
-    rig.link.release("backend_exited")
+    rig.connection.release("backend_exited")
     assert keeper.told == ["gone"]
 
 
 async def test_a_bug_in_the_start_costs_no_session(rig: Rig, keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     error: Any = ZeroDivisionError()
     rig.error = error
     rig.send(id=2, method="tools/call")
@@ -303,7 +304,7 @@ async def test_a_bug_in_the_start_costs_no_session(rig: Rig, keeper: Keeper, cap
 @pytest.mark.parametrize("when", ["parked", "waiting", "greeting", "woken"])
 async def test_a_session_that_ends_gives_back_whatever_there_is(rig: Rig, keeper: Keeper, when: str) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     if when == "waiting":
         rig.may_start = anyio.Event()
     if when != "parked":
@@ -312,7 +313,7 @@ async def test_a_session_that_ends_gives_back_whatever_there_is(rig: Rig, keeper
         await starting(rig)
     elif when == "woken":
         await woken(rig, keeper)
-    rig.link.release("deleted")
+    rig.connection.release("deleted")
     rig.may_start.set()
     await anyio.wait_all_tasks_blocked()
     assert keeper.told == (["woken"] if when == "woken" else ["gone"])
@@ -326,7 +327,7 @@ async def test_a_process_that_dies_at_once_after_the_handshake_is_replaced_and_n
     rig: Rig, keeper: Keeper
 ) -> None:
     rig.open()
-    assert rig.link.park(keeper)
+    assert rig.connection.park(keeper)
     rig.send(id=2, method="tools/call")
     await woken(rig, keeper)
     rig.process.die()
@@ -334,45 +335,47 @@ async def test_a_process_that_dies_at_once_after_the_handshake_is_replaced_and_n
     await rig.greeted(3)
     assert methods(rig) == ["initialize", "notifications/initialized"]
     assert keeper.told == ["woken"]
-    assert rig.link.park(Keeper())
+    assert rig.connection.park(Keeper())
 
 
 async def test_another_node_has_it_parked_too(keeper: Keeper) -> None:
     async with anyio.create_task_group() as tasks:
         first = Rig(tasks)
         first.open()
-        snapshot = first.link.record.snapshot()
+        snapshot = first.connection.record.snapshot()
         assert snapshot is not None
         rig = Rig(tasks)
         rig.leases.clear()
-        link = type(rig.link).restored(HandshakeRecord.restored(snapshot), rig._again, tasks, 60.0, is_parked=True)
-        rig.link = link
-        link.attach(rig.session)
+        connection = type(rig.connection).restored(
+            HandshakeRecord.restored(snapshot), rig._again, tasks, 60.0, is_parked=True
+        )
+        rig.connection = connection
+        connection.attach(rig.session)
         await anyio.wait_all_tasks_blocked()
         assert rig.leases == []
-        assert link.park(keeper)
-        assert not link.park(Keeper())  # there is one already
+        assert connection.park(keeper)
+        assert not connection.park(Keeper())  # there is one already
         rig.send(id=7, method="tools/call")
         await woken(rig, keeper, 1)
         assert methods(rig) == ["initialize", "notifications/initialized", "tools/call"]
-        link.release("over")
-        first.link.release("over")
+        connection.release("over")
+        first.connection.release("over")
 
 
 async def test_an_answer_that_is_too_large_is_an_answer(rig: Rig, keeper: Keeper) -> None:
     rig.open()
     rig.send(id=2, method="tools/call")
-    assert not rig.link.park(keeper)
-    rig.link.backend_sent_too_much(b'{"jsonrpc":"2.0","result":', b',"id":2}')
-    assert rig.link.park(keeper)
+    assert not rig.connection.park(keeper)
+    rig.connection.backend_sent_too_much(b'{"jsonrpc":"2.0","result":', b',"id":2}')
+    assert rig.connection.park(keeper)
 
 
 async def test_it_says_when_it_has_no_process_to_give_back(rig: Rig, keeper: Keeper) -> None:
     rig.open()
-    assert rig.link.has_process
+    assert rig.connection.has_process
     rig.process.die()
-    assert not rig.link.has_process
+    assert not rig.connection.has_process
     await rig.greeted()
-    assert rig.link.has_process
-    assert rig.link.park(keeper)
-    assert not rig.link.has_process
+    assert rig.connection.has_process
+    assert rig.connection.park(keeper)
+    assert not rig.connection.has_process

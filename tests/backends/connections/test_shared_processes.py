@@ -7,14 +7,14 @@ from typing import Any
 import anyio
 import pytest
 
-from app.backends.connections._shared_process import FAN_OUT_S, SharedLink, SharedProcess
+from app.backends.connections._shared_process import FAN_OUT_S, SharedConnection, SharedProcess
 from app.backends.connections.shared_processes import ENOUGH_CALLS, ENOUGH_SESSIONS, Choice, choose
 from app.domain import BackendSpec, Principal
 from app.errors import BackendBusy, BackendExited, BackendTimeout
 from app.processes.endings import Exit
 from app.telemetry.metrics import Metrics
 from tests.backends.connections.test_respawning import Listener
-from tests.sessions.fakes import FakeLink
+from tests.sessions.fakes import FakeConnection
 
 
 def test_the_first_session_starts_a_process_and_the_next_ones_join_it() -> None:
@@ -36,27 +36,27 @@ class Rig:
     """A greeted process with two sessions."""
 
     def __init__(self) -> None:
-        self.pipe = FakeLink()
+        self.pipe = FakeConnection()
         pipe: Any = self.pipe
         pipe.id, pipe.spec = "p1", BackendSpec("acme", "echo", "echo", isolation="shared")
         self.metrics = Metrics("test")
         self.process = SharedProcess(pipe, self.metrics)
 
-    async def open(self) -> tuple[tuple[SharedLink, Listener], tuple[SharedLink, Listener]]:
+    async def open(self) -> tuple[tuple[SharedConnection, Listener], tuple[SharedConnection, Listener]]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.process.greet, 60.0)
             await anyio.wait_all_tasks_blocked()
             self.pipe.answer({"protocolVersion": "2025-11-25", "capabilities": {}})
         return self.join(), self.join()
 
-    def join(self) -> tuple[SharedLink, Listener]:
-        link, listener = self.process.join(ANN), Listener()
-        link.attach(listener)
-        return link, listener
+    def join(self) -> tuple[SharedConnection, Listener]:
+        connection, listener = self.process.join(ANN), Listener()
+        connection.attach(listener)
+        return connection, listener
 
 
-def send(link: SharedLink, **message: Any) -> None:
-    link.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+def send(connection: SharedConnection, **message: Any) -> None:
+    connection.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
 async def test_a_process_is_initialised_once_by_the_gateway() -> None:
@@ -84,8 +84,8 @@ async def _die_soon(rig: Rig) -> None:
 
 async def test_answers_of_our_own_come_soon_and_not_from_within() -> None:
     rig = Rig()
-    (link, listener), _ = await rig.open()
-    send(link, id=1, method="ping")
+    (connection, listener), _ = await rig.open()
+    send(connection, id=1, method="ping")
     assert listener.heard == []
     await anyio.wait_all_tasks_blocked()
     assert listener.heard == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
@@ -93,9 +93,9 @@ async def test_answers_of_our_own_come_soon_and_not_from_within() -> None:
 
 async def test_a_pipe_that_is_full_fails_the_call_that_could_not_be_written() -> None:
     rig = Rig()
-    (link, listener), (other, other_listener) = await rig.open()
+    (connection, listener), (other, other_listener) = await rig.open()
     rig.pipe.is_busy = True
-    send(link, id=1, method="tools/call", params={})
+    send(connection, id=1, method="tools/call", params={})
     await anyio.wait_all_tasks_blocked()
     ((call, error),) = listener.failed
     assert (call, type(error)) == (b"1", BackendBusy)
@@ -108,7 +108,7 @@ async def test_a_pipe_that_is_full_fails_the_call_that_could_not_be_written() ->
 
 async def test_a_session_that_fails_keeps_the_others_from_nothing() -> None:
     rig = Rig()
-    (link, listener), (_, other) = await rig.open()
+    (connection, listener), (_, other) = await rig.open()
 
     def fail(*args: object) -> None:
         raise RuntimeError
@@ -117,7 +117,7 @@ async def test_a_session_that_fails_keeps_the_others_from_nothing() -> None:
     rig.pipe.die()
     assert len(other.exits) == 1
     with pytest.raises(BackendExited):
-        send(link, id=1, method="ping")
+        send(connection, id=1, method="ping")
     late, late_listener = rig.join()
     await anyio.wait_all_tasks_blocked()
     assert isinstance(late_listener.exits[0], Exit)
@@ -128,8 +128,8 @@ async def test_a_session_that_fails_keeps_the_others_from_nothing() -> None:
 async def test_changes_are_told_to_each_session_and_not_more_often_than_now_and_then() -> None:
     rig = Rig()
     pairs = await rig.open()
-    for link, _ in pairs:
-        send(link, id=1, method="initialize", params={})
+    for connection, _ in pairs:
+        send(connection, id=1, method="initialize", params={})
     for _ in range(100):
         rig.pipe.say(method="notifications/tools/list_changed")
     time.sleep(2 * FAN_OUT_S)  # the loop comes late, as on a busy machine: the answers are first all the same

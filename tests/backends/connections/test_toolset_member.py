@@ -13,15 +13,15 @@ from app.backends.connections import _toolset_member as toolset_member
 from app.backends.connections._toolset_member import State, ToolsetMember
 from app.backends.connections.era import Era
 from app.errors import BackendExited, GatewayError, UpstreamRefused
+from app.processes.connection import CallListener
 from app.processes.endings import Exit
-from app.processes.link import CallListener
 from app.protocol.eras.sessionless_envelope import SESSIONLESS
 from app.protocol.jsonrpc import encoded
-from tests.sessions.fakes import FakeLease, FakeLink
+from tests.sessions.fakes import FakeConnection, FakeLease
 
 
 class Side:
-    """The toolset's link, as far as a member knows it."""
+    """The toolset's connection, as far as a member knows it."""
 
     def __init__(self) -> None:
         self.hello = {"protocolVersion": encoded("2025-11-25")}
@@ -41,7 +41,7 @@ class Side:
 
 
 async def test_a_process_that_comes_for_a_start_that_was_given_up_is_given_back():
-    leases = [FakeLease(FakeLink()), FakeLease(FakeLink())]
+    leases = [FakeLease(FakeConnection()), FakeLease(FakeConnection())]
     gates = [anyio.Event(), anyio.Event()]
     asked: list[int] = []
 
@@ -82,47 +82,49 @@ OURS = {
 
 
 @asynccontextmanager
-async def starting(era: Era) -> AsyncIterator[tuple[ToolsetMember, FakeLink]]:
+async def starting(era: Era) -> AsyncIterator[tuple[ToolsetMember, FakeConnection]]:
     """A member that is called, of a session for a client of 2026-07-28."""
-    link, side = FakeLink(), Side()
+    connection, side = FakeConnection(), Side()
     side.hello = OURS
 
     async def lease() -> Any:
-        return FakeLease(link)
+        return FakeLease(connection)
 
     async with anyio.create_task_group() as tasks:
         member = ToolsetMember(0, side, lease, tasks, 600.0, era)
         member.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}', b"1")
         await anyio.wait_all_tasks_blocked()
-        yield member, link
+        yield member, connection
         member.release("closed")
 
 
 async def test_a_server_of_2026_07_28_is_spoken_to_in_it_for_a_client_that_speaks_it():
     era = Era()
-    async with starting(era) as (member, link):
-        assert [each["method"] for each in link.sent] == ["server/discover"]
-        link.say(id=link.sent[0]["id"], result=ABOUT)
+    async with starting(era) as (member, connection):
+        assert [each["method"] for each in connection.sent] == ["server/discover"]
+        connection.say(id=connection.sent[0]["id"], result=ABOUT)
         await anyio.wait_all_tasks_blocked()
         assert (member.state, era.is_sessionless) == (State.OPEN, True)
-        assert link.sent[-1]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == SESSIONLESS
+        assert connection.sent[-1]["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] == SESSIONLESS
 
 
 @pytest.mark.parametrize("answer", [{"error": {"code": -32601, "message": "?"}}, {"result": {}}])
 async def test_a_server_that_knows_only_handshakes_gets_one_and_is_not_asked_again(answer):
     era = Era()
     for is_known in (False, True):
-        async with starting(era) as (member, link):
+        async with starting(era) as (member, connection):
             if not is_known:
-                link.say(id=link.sent[0]["id"], **answer)
+                connection.say(id=connection.sent[0]["id"], **answer)
                 await anyio.wait_all_tasks_blocked()
-            hello = link.sent[-1]
-            assert [each["method"] for each in link.sent] == ["server/discover", "initialize"][is_known:]
+            hello = connection.sent[-1]
+            assert [each["method"] for each in connection.sent] == ["server/discover", "initialize"][is_known:]
             assert "_meta" not in hello["params"]
-            link.say(id=hello["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}})
+            connection.say(
+                id=hello["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}}
+            )
             await anyio.wait_all_tasks_blocked()
             assert (member.state, era.is_sessionless) == (State.OPEN, False)
-            assert link.sent[-1]["method"] == "tools/call"
+            assert connection.sent[-1]["method"] == "tools/call"
 
 
 ANSWER = {"protocolVersion": "2025-11-25", "capabilities": {}}
@@ -135,28 +137,28 @@ async def test_a_server_that_does_not_outlive_the_question_gets_another_process_
     side.hello = OURS
 
     async def lease() -> Any:
-        leases.append(FakeLease(FakeLink()))
+        leases.append(FakeLease(FakeConnection()))
         return leases[-1]
 
     async def sent(number: int, count: int) -> dict[str, Any]:
-        while len(leases) <= number or len(leases[number].link.sent) < count:
+        while len(leases) <= number or len(leases[number].connection.sent) < count:
             await anyio.sleep(0.01)
-        return leases[number].link.sent[count - 1]
+        return leases[number].connection.sent[count - 1]
 
     async with anyio.create_task_group() as tasks:
         member = ToolsetMember(0, side, lease, tasks, 600.0, era)
         member.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a"}}', b"1")
         with anyio.fail_after(60):
             probe = await sent(0, 1)
-            listener = leases[0].link.listener
+            listener = leases[0].connection.listener
             assert isinstance(listener, CallListener)
             if fails == "ends":
-                leases[0].link.die()
+                leases[0].connection.die()
             else:
                 listener.backend_failed(json.dumps(probe["id"]).encode(), UpstreamRefused("HTTP 400"))
             hello = await sent(1, 1)
             assert (probe["method"], hello["method"]) == ("server/discover", "initialize")
-            leases[1].link.say(id=hello["id"], result=ANSWER)
+            leases[1].connection.say(id=hello["id"], result=ANSWER)
             assert (await sent(1, 2))["method"] == "tools/call"
         assert (member.state, era.is_sessionless, side.lost) == (State.OPEN, False, [])
         assert [each.was_probed for each in leases] == [True, False]
@@ -166,12 +168,12 @@ async def test_a_server_that_does_not_outlive_the_question_gets_another_process_
 
 async def test_a_server_that_never_answers_what_it_does_not_know_gets_a_handshake(monkeypatch):
     monkeypatch.setattr(toolset_member, "probe_s", lambda initialize_s: 0.01)
-    async with starting(Era()) as (member, link):
-        while len(link.sent) < 2:
+    async with starting(Era()) as (member, connection):
+        while len(connection.sent) < 2:
             await anyio.sleep(0.01)
-        assert link.sent[-1]["method"] == "initialize"
-        link.say(id=link.sent[0]["id"], result=ABOUT)  # too late
-        link.say(id=link.sent[-1]["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}})
+        assert connection.sent[-1]["method"] == "initialize"
+        connection.say(id=connection.sent[0]["id"], result=ABOUT)  # too late
+        connection.say(id=connection.sent[-1]["id"], result={"protocolVersion": "2025-11-25", "capabilities": {}})
         await anyio.wait_all_tasks_blocked()
         assert member.state is State.OPEN
-        assert "_meta" not in link.sent[-1]["params"]
+        assert "_meta" not in connection.sent[-1]["params"]

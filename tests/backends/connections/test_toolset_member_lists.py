@@ -8,17 +8,17 @@ import pytest
 
 from app.backends.connections.inquiry import inquire
 from app.errors import BackendError, UpstreamRefused
-from app.processes.link import CallListener
+from app.processes.connection import CallListener
 from app.protocol.jsonrpc import encoded, members_of, string_of
 from app.protocol.toolset.offer import Offer
 from app.protocol.toolset.pages import MAX_BARREN
-from tests.sessions.fakes import FakeLease, FakeLink
+from tests.sessions.fakes import FakeConnection, FakeLease
 
 EIGHT = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(8)]
 Answer = Callable[[str, dict[str, Any]], Any]
 
 
-class Server(FakeLink):
+class Server(FakeConnection):
     """Answers each list with what `lists` makes of its method and params."""
 
     def __init__(self, lists: Answer) -> None:

@@ -87,18 +87,18 @@ async def test_a_session_that_opens_while_a_tool_is_rejected_does_not_show_it(to
     monkeypatch.setattr(ToolsetListing, "indexing", meanwhile)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
-            link = await toolsets.lease(of("a", "search"), None, None, tasks)
-    assert link.listing.members[0].withheld == {"say": "it was rejected"}
+            connection = await toolsets.lease(of("a", "search"), None, None, tasks)
+    assert connection.listing.members[0].withheld == {"say": "it was rejected"}
 
 
 async def test_what_open_sessions_show_is_read_again_where_notices_may_have_been_missed(toolsets):
     async with anyio.create_task_group() as tasks:
-        links = [await toolsets.lease(of(name), None, None, tasks) for name in ("a", "b")]
+        connections = [await toolsets.lease(of(name), None, None, tasks) for name in ("a", "b")]
     toolsets.anything_may_have_changed()
     toolsets.changed_elsewhere(("acme", "m"))
     toolsets.changed_elsewhere(("acme", "other"))
     assert toolsets._offers.read_again == [(("acme", "m"), True), (("acme", "m"), True), (("acme", "other"), False)]
-    assert len(links) == 2
+    assert len(connections) == 2
 
 
 @pytest.fixture
@@ -183,17 +183,17 @@ async def test_open_sessions_are_searched_by_what_was_read_until_the_change_is_i
     before = many._offers.known
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            link = await many.lease(of("a", "search"), None, None, tasks)
-            old = link.listing.index
+            connection = await many.lease(of("a", "search"), None, None, tasks)
+            old = connection.listing.index
             many._offers.known = Known(offer("any", tools=[*before.offer.items("tools/list"), tool("fly")]))
             many.offer_changed(("acme", "m"))
-            assert link.listing.index is old
-            assert link.listing.shows("fly")
+            assert connection.listing.index is old
+            assert connection.listing.shows("fly")
             tasks.start_soon(many.run)
-            while not link.listing.is_indexed:
+            while not connection.listing.is_indexed:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
-    assert [hit.id for hit in link.listing.index.search("fly")] == ["fly"]
+    assert [hit.id for hit in connection.listing.index.search("fly")] == ["fly"]
 
 
 async def test_what_sessions_of_a_tenant_show_has_a_limit(toolsets, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any
 from app.auth.outbound_urls import Policy
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
-from app.backends.upstreams._link import UpstreamLink
+from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.sealed_headers import HeaderOpener, sealed
 from app.backends.upstreams.upstreams import Parts, Upstreams
@@ -71,7 +71,7 @@ class Heard:
         self._changed.set()
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
-        raise AssertionError("an upstream link fails the call instead")
+        raise AssertionError("an upstream session fails the call instead")
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         self.failed.append((call, error))
@@ -270,7 +270,7 @@ def polite(answer: Answer) -> Answer:
     return whole
 
 
-async def opened(upstreams: Upstreams, spec: BackendSpec) -> tuple[UpstreamLink, Heard]:
+async def opened(upstreams: Upstreams, spec: BackendSpec) -> tuple[UpstreamSession, Heard]:
     """A session whose handshake is over."""
     link, heard = await upstreams.lease(spec), Heard()
     link.attach(heard)

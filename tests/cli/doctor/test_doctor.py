@@ -227,9 +227,9 @@ def test_the_limit_on_open_files_is_held_against_max_processes(monkeypatch, limi
     assert machine.open_files(240).state is state
 
 
-def test_little_memory_is_pointed_at(monkeypatch):
-    free = psutil.virtual_memory()._replace(available=100 * 2**20)
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+def test_little_memory_is_pointed_at(monkeypatch, tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal:  8000000 kB\nMemAvailable:   102400 kB\nHugePages_Total:       0\n")
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
     assert machine.memory(8).state is State.OPTIONAL
 
 

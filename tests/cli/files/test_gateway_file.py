@@ -48,7 +48,7 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
     guides: [a]
 """
     assert problems(tmp_path, text) == [
-        "g.yaml:3: tenants.acme.limit: there is no such member; is `limits` meant?",
+        "g.yaml:3: tenants.acme.limit: there is no such member; did you mean `limits`?",
         "g.yaml:4: tenants.BAD: a tenant's name is lower-case letters, digits and hyphens, 63 at most",
         "g.yaml:6: tenants.b.limits.sessions: must be a whole number",
         "g.yaml:6: tenants.b.limits.x: there is no such member",
@@ -83,7 +83,7 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
     [
         ("", "the file has to be an object"),
         ("[]", "the file has to be an object"),
-        ("tenant: {}", "is `tenants` meant?"),
+        ("tenant: {}", "did you mean `tenants`?"),
         ("version: 2", "reads version 1"),
         ("version: true", "reads version 1"),
         ("$schema: 1", "must be a text"),

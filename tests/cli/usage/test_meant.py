@@ -3,8 +3,10 @@
 import pytest
 
 from app.cli.parser import parse
-from app.cli.usage.meant import nearest
+from app.cli.usage import nouns
 
+CLIENTS = ", ".join(map(repr, nouns.CLIENTS))
+DASHES = "a command stands behind `--`: backends create NAME -- COMMAND ARGUMENTS"
 CASES = {
     "backend list": "there is no command 'backend'; did you mean `backends`?",
     "Backends list": "there is no command 'Backends'; did you mean `backends`?",
@@ -15,6 +17,13 @@ CASES = {
     "backends list --tennant acme": "unrecognized arguments: --tennant; did you mean `--tenant`?",
     "backends list --tennant=acme": "unrecognized arguments: --tennant=acme; did you mean `--tenant`?",
     "backends list --zzz": "unrecognized arguments: --zzz",
+    "backends get x": "there is no command 'get'; did you mean `show`?",
+    "--tenant acme backends list": "--tenant stands before the command: write `trunkline COMMAND --tenant …`",
+    "backends --json list": "--json stands before the command: write `trunkline backends COMMAND --json …`",
+    "connect cursr --backend time": f"argument CLIENT: invalid choice: 'cursr' (choose from {CLIENTS}); did you mean "
+    "`cursor`?",
+    "backends create time mcp-server-time --zone UTC": DASHES,
+    "backends create time mcp-server-time": DASHES,
     "keys": "which command? There are create, list, revoke, delete, rotate, show, set",
     "": "which command? See `trunkline help`",
 }
@@ -28,7 +37,3 @@ def test_a_mistyped_word_is_an_error_that_says_what_was_meant(capsys, words: str
     *usage, line = capsys.readouterr().err.splitlines()
     assert usage[0].startswith("usage: trunkline")
     assert line.partition("error: ")[2] == expected
-
-
-def test_what_is_like_nothing_has_no_suggestion() -> None:
-    assert nearest("frobnicate", ["list", "show"]) == ""

@@ -11,7 +11,7 @@ def session(number: int, process: str | None = "p1", calls: tuple[int, int] = (0
         public_id=f"s{number:04}",
         exchange=SimpleNamespace(in_flight=calls[0]),
         calls=SimpleNamespace(begun=calls[1]),
-        link=SimpleNamespace(process=process),
+        connection=SimpleNamespace(process=process),
     )
 
 

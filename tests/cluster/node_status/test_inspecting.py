@@ -11,7 +11,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from app.backends.connections._captured import TappedLink
+from app.backends.connections._captured import CapturedConnection
 from app.cluster.node_status import inspecting as module
 from app.cluster.node_status.inspecting import Inspecting
 from app.cluster.node_status.inspection_views import InspectionView, seen_together
@@ -66,7 +66,7 @@ class Rig:
         session = await self.registry.open(principal, "acme", backend, "streamable_http")
         await self.registry.connect(session)
         self.ask(session, "initialize", b"0")
-        self.pool.leases[-1].link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+        self.pool.leases[-1].connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
         return session
 
     def ask(self, session: Session, method: str, id: bytes = b"1", **params: str) -> None:
@@ -87,11 +87,11 @@ async def rig(pool: FakePool, directory: Any) -> AsyncIterator[Rig]:
     rig = Rig(pool, directory)
     async with rig.registry:
         yield rig
-    assert all(session.calls.recorder is None for session in rig.registry)
+    assert all(session.calls.capture is None for session in rig.registry)
 
 
-def is_tapped(session: Session) -> bool:
-    return session.calls.recorder is not None or isinstance(session.link._link, TappedLink)
+def is_captured(session: Session) -> bool:
+    return session.calls.capture is not None or isinstance(session.connection._connection, CapturedConnection)
 
 
 async def test_what_opens_after_it_is_seen_from_its_first_message_and_what_was_open_is_not(rig, principal):
@@ -104,14 +104,14 @@ async def test_what_opens_after_it_is_seen_from_its_first_message_and_what_was_o
         ("client", "initialize", "request"), ("backend", "initialize", "request"),
         ("backend", "initialize", "result"), ("client", "initialize", "result"),
     ]  # fmt: skip
-    assert [is_tapped(each) for each in (before, after)] == [False, True]
+    assert [is_captured(each) for each in (before, after)] == [False, True]
     assert (rig.view().sessions, rig.view().about.session) == (1, "")
     assert rig.inspecting.open(asked(id="i2", session=before.public_id), ()).view is not None
     refused = rig.inspecting.open(asked(id="i3", session=after.public_id), ())
     assert (refused.view, refused.refusal) == (None, "this session is inspected already: i1")
     assert "backend is inspected already: i1" in rig.inspecting.open(asked(id="i4", backend="echo"), ()).refusal
     rig.inspecting.close("acme", "i1")
-    assert [is_tapped(each) for each in (before, after)] == [True, False]
+    assert [is_captured(each) for each in (before, after)] == [True, False]
     await rig.session(principal)
     assert rig.view("i2").sessions == 1
     rig.inspecting.close("acme", "i2")
@@ -121,10 +121,10 @@ async def test_a_bounded_number_of_sessions_is_seen_at_a_time_and_the_others_are
     monkeypatch.setattr(module, "MAX_SESSIONS", 2)
     rig.inspecting.open(asked(backend="echo"), ())
     sessions = [await rig.session(principal) for _ in range(3)]
-    assert [is_tapped(each) for each in sessions] == [True, True, False]
+    assert [is_captured(each) for each in sessions] == [True, True, False]
     assert (rig.view().sessions, rig.view().missed) == (2, 1)
     sessions[0].close("deleted")
-    assert is_tapped(await rig.session(principal))
+    assert is_captured(await rig.session(principal))
     assert (rig.view().sessions, rig.view().missed) == (3, 1)
     rig.inspecting.close("acme", "i1")
 
@@ -182,7 +182,7 @@ async def test_one_that_nobody_confirms_ends_and_what_it_saw_is_gone(rig, princi
     rig.ask(session, "tools/call")
     assert (rig.view().ending, rig.view().kept) == ("not_confirmed", 0)
     assert rig.inspecting.confirm("acme", "i1") is None
-    assert not is_tapped(session)
+    assert not is_captured(session)
 
 
 async def test_its_time_is_over_in_time_though_the_clock_of_the_machine_was_set_back(rig, monkeypatch):
@@ -207,9 +207,9 @@ async def test_it_ends_with_its_opener_its_tenant_s_word_and_the_tenant(rig, pri
         rig.inspecting.open(asked(id=id, backend="echo"), ())
         rig.inspecting.confirm("acme", id)
         session = await rig.session(principal)
-        assert is_tapped(session)
+        assert is_captured(session)
         end()
-        assert not is_tapped(session)
+        assert not is_captured(session)
         await rig.inspecting._write_ends()
         assert rig.acts[-1].target == f"inspections/{id}"
         assert rig.acts[-1].detail.startswith(f"{ending}; the next sessions; 4 messages")
@@ -231,7 +231,7 @@ async def test_cancelled_half_way_nothing_is_open_and_the_trail_has_every_end(ri
         rig.ask(session, "tools/call")
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-    assert [is_tapped(each) for each in (session, other)] == [False, False]
+    assert [is_captured(each) for each in (session, other)] == [False, False]
     assert [each.kept for each in rig.inspecting.of("acme")] == [0, 0]
     assert rig.inspecting._inspections.bytes == 0
     assert sorted(act.target for act in rig.acts) == ["inspections/i1", "inspections/i2"]
@@ -250,7 +250,7 @@ async def test_cancelled_while_the_trail_does_not_answer_it_waits_for_a_bounded_
             tasks.start_soon(rig.inspecting.run)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-    assert not is_tapped(session)
+    assert not is_captured(session)
     assert rig.acts == []
 
 

@@ -141,7 +141,7 @@ async def test_the_use_of_a_tenant_is_that_of_its_open_sessions(overview, regist
     for session in sessions[:2]:
         await registry.connect(session)
     for session, times in zip(sessions[:2], (2, 3), strict=True):
-        session.link.handshake_succeeded()
+        session.connection.handshake_succeeded()
         for number in range(times):
             message = parse_backend(b'{"jsonrpc":"2.0","id":%d,"method":"ping"}' % number)
             session.calls.begin(message, Listen.STREAM, time.monotonic(), is_own=False)

@@ -82,7 +82,7 @@ async def test_an_error_answer_is_routes_unavailable_and_harms_no_other(
     [
         "READONLY You can't write against a read only replica. script: 5e1, on @user_script:5.",
         "ERR Error running script (f_5): @user_script:5: -READONLY You can't write against a read only replica.",
-        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "MASTERDOWN Connection with MASTER is down and replica-serve-stale-data is set to 'no'.",
     ],
     ids=["Redis 7", "Redis 6.2", "without its master"],
 )

@@ -350,8 +350,9 @@ async def test_so_many_wait_and_so_much_and_no_more(rig, monkeypatch, name, valu
 @pytest.mark.parametrize("stops", ["leave", "take_no_more"])
 async def test_a_node_that_stops_has_another_open_new_sessions(rig, stops):
     request = rig.client.request(ALICE)
-    assert not await rig.remote.opening(request, b"hello")
+    assert not rig.cluster.registry.is_stopping
     getattr(rig.cluster.registry, stops)()
+    assert rig.cluster.registry.is_stopping
     assert await rig.remote.opening(request, b"hello")
     assert rig.forwarding.answered == [(THERE, b"hello")]
 

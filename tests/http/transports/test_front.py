@@ -21,9 +21,9 @@ async def initialize(http: Http, pool: FakePool, version: str = "2025-06-18") ->
     got = Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, INITIALIZE, into=got))
-        while not (pool.leases and pool.leases[-1].link.sent):
+        while not (pool.leases and pool.leases[-1].connection.sent):
             await anyio.lowlevel.checkpoint()
-        pool.leases[-1].link.answer({"protocolVersion": version})
+        pool.leases[-1].connection.answer({"protocolVersion": version})
     assert got.status == 200
     return got.headers["mcp-session-id"]
 
@@ -45,7 +45,7 @@ async def test_a_client_that_leaves_during_initialize_leaves_no_session(
     got = Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, INITIALIZE, into=got))
-        while not (pool.leases and pool.leases[-1].link.sent):
+        while not (pool.leases and pool.leases[-1].connection.sent):
             await anyio.lowlevel.checkpoint()
         assert len(registry) == 1
         got.left.set()

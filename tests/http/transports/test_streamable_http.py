@@ -19,7 +19,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.streams.streams import Reply
 from tests.http.transports.conftest import Exchanged, Http
 from tests.http.transports.test_front import INITIALIZE, MCP, initialize
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 
 SESSION: dict[str, Any] = {"mcp_session_id": "0123456789abcdef.nowhere", "mcp_protocol_version": "2025-06-18"}
 ENVELOPE = '{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}'
@@ -82,41 +82,41 @@ async def test_an_unknown_session_is_not_found_and_what_is_no_message_is_worse(h
 # --- ends
 
 
-async def sent_to(pool: FakePool, count: int) -> FakeLink:
+async def sent_to(pool: FakePool, count: int) -> FakeConnection:
     """The process, once it has been sent so many lines."""
     with anyio.fail_after(30):
-        while not (pool.leases and len(pool.leases[-1].link.sent) >= count):
+        while not (pool.leases and len(pool.leases[-1].connection.sent) >= count):
             await anyio.lowlevel.checkpoint()
-    return pool.leases[-1].link
+    return pool.leases[-1].connection
 
 
-def refuse(link: FakeLink) -> None:
-    link.say(id=link.sent[0]["id"], error={"code": -32602, "message": "no"})
+def refuse(connection: FakeConnection) -> None:
+    connection.say(id=connection.sent[0]["id"], error={"code": -32602, "message": "no"})
 
 
-def break_off(link: FakeLink) -> None:
-    assert link.listener is not None
-    link.listener.backend_sent(b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % link.sent[0]["id"])
+def break_off(connection: FakeConnection) -> None:
+    assert connection.listener is not None
+    connection.listener.backend_sent(b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % connection.sent[0]["id"])
 
 
-def say_too_much(link: FakeLink) -> None:
-    assert link.listener is not None
-    link.listener.backend_sent_too_much(b'{"jsonrpc":"2.0","id":%d,"result":' % link.sent[0]["id"])
+def say_too_much(connection: FakeConnection) -> None:
+    assert connection.listener is not None
+    connection.listener.backend_sent_too_much(b'{"jsonrpc":"2.0","id":%d,"result":' % connection.sent[0]["id"])
 
 
 @pytest.mark.parametrize("logs_first", [True, False])
 @pytest.mark.parametrize("end", [refuse, break_off, say_too_much])
 async def test_an_initialize_that_comes_to_nothing_leaves_no_session(
-    http: Http, registry: SessionRegistry, pool: FakePool, end: Callable[[FakeLink], None], *, logs_first: bool
+    http: Http, registry: SessionRegistry, pool: FakePool, end: Callable[[FakeConnection], None], *, logs_first: bool
 ) -> None:
     """Also where the answer has become a stream by then."""
     got = Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, INITIALIZE, into=got))
-        link = await sent_to(pool, 1)
+        connection = await sent_to(pool, 1)
         if logs_first:
-            link.say(method="notifications/message", params={"level": "info", "data": "well"})
-        end(link)
+            connection.say(method="notifications/message", params={"level": "info", "data": "well"})
+        end(connection)
         with anyio.fail_after(30):
             while not got.body.rstrip().endswith(b"}"):
                 await anyio.lowlevel.checkpoint()
@@ -136,14 +136,14 @@ async def test_a_call_can_be_cancelled_where_its_session_takes_no_new_one(
     cancelled = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, call, mcp_session_id=session))
-        link = await sent_to(pool, 2)
+        connection = await sent_to(pool, 2)
         registry._sessions.hide(next(iter(registry)))
         headers: dict[str, Any] = {"mcp_session_id": session, **version}
         assert (await http.ask("POST", MCP, cancelled, **headers)).status == 202
-        assert link.sent[-1]["params"] == {"requestId": link.sent[1]["id"]}
+        assert connection.sent[-1]["params"] == {"requestId": connection.sent[1]["id"]}
         await http.ask("POST", MCP, call, **headers)
         assert other.bodies == [call]
-        link.say(id=link.sent[1]["id"], result={})
+        connection.say(id=connection.sent[1]["id"], result={})
 
 
 async def test_a_session_over_http_sse_hears_that_a_call_is_cancelled_likewise_and_nothing_else(
@@ -162,8 +162,8 @@ async def test_a_session_over_http_sse_hears_that_a_call_is_cancelled_likewise_a
                 await anyio.lowlevel.checkpoint()
         messages = stream.body.decode().split("data: ")[1].split()[0]
         assert (await http.ask("POST", messages, INITIALIZE)).status == 202
-        link = await sent_to(pool, 1)
-        link.say(id=link.sent[0]["id"], result={"protocolVersion": "2024-11-05", "capabilities": {}})
+        connection = await sent_to(pool, 1)
+        connection.say(id=connection.sent[0]["id"], result={"protocolVersion": "2024-11-05", "capabilities": {}})
         assert (await http.ask("POST", messages, call)).status == 202
         await sent_to(pool, 2)
         registry._sessions.hide(next(iter(registry)))
@@ -173,7 +173,7 @@ async def test_a_session_over_http_sse_hears_that_a_call_is_cancelled_likewise_a
         assert other.bodies == others
         cancelled = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}'
         assert (await http.ask("POST", messages, cancelled)).status == 202
-        assert [each["method"] for each in link.sent] == ["initialize", "tools/call", "notifications/cancelled"]
+        assert [each["method"] for each in connection.sent] == ["initialize", "tools/call", "notifications/cancelled"]
         stream.left.set()
 
 
@@ -210,22 +210,22 @@ async def test_of_an_answered_call_nothing_waits_for_the_garbage_collection(
 ) -> None:
     """It would run twice as often, in the middle of other calls."""
     session = await initialize(http, pool, version="2025-03-26")
-    link = pool.leases[-1].link
+    connection = pool.leases[-1].connection
     gc.collect()
     gc.disable()
     try:
         for number in range(2, 12):
             body = b"[%b]" % call_of(number) if kind == "batch" else call_of(number)
-            got, count = Exchanged(), len(link.sent)
+            got, count = Exchanged(), len(connection.sent)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lambda: http.ask("POST", MCP, body, into=got, mcp_session_id=session))  # noqa: B023
                 await sent_to(pool, count + 1)
                 if kind == "stream":
-                    link.say(method="notifications/message", params={"level": "info", "data": "well"})
+                    connection.say(method="notifications/message", params={"level": "info", "data": "well"})
                 if kind == "error":
-                    link.say(id=link.sent[-1]["id"], error={"code": -32602, "message": "no"})
+                    connection.say(id=connection.sent[-1]["id"], error={"code": -32602, "message": "no"})
                 else:
-                    link.answer()
+                    connection.answer()
             assert got.status == 200
         before, _, after = parts_of_calls(), gc.collect(), parts_of_calls()
     finally:

@@ -8,21 +8,21 @@ import pytest
 
 from app.sessions.registry import SessionRegistry
 from tests.http.transports.conftest import Exchanged, Http
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 
 MCP = "/t/acme/echo/mcp"
 CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}'
 ID = re.compile(rb"^id: (.+)$", re.MULTILINE)
 
 
-async def initialize(http: Http, pool: FakePool, version: str) -> tuple[str, FakeLink]:
+async def initialize(http: Http, pool: FakePool, version: str) -> tuple[str, FakeConnection]:
     hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"%b"}}' % version.encode()
     got, before = Exchanged(), len(pool.leases)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, hello, into=got))
-        await until(lambda: len(pool.leases) > before and bool(pool.leases[-1].link.sent))
-        pool.leases[-1].link.answer({"protocolVersion": version})
-    return got.headers["mcp-session-id"], pool.leases[-1].link
+        await until(lambda: len(pool.leases) > before and bool(pool.leases[-1].connection.sent))
+        pool.leases[-1].connection.answer({"protocolVersion": version})
+    return got.headers["mcp-session-id"], pool.leases[-1].connection
 
 
 async def until(condition) -> None:
@@ -31,13 +31,13 @@ async def until(condition) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def broken_call(http: Http, link: FakeLink, session: str) -> Exchanged:
+async def broken_call(http: Http, connection: FakeConnection, session: str) -> Exchanged:
     """A call whose client hears of some progress and is gone before the answer."""
-    got, calls = Exchanged(), len(link.sent)
+    got, calls = Exchanged(), len(connection.sent)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("POST", MCP, CALL, into=got, mcp_session_id=session))
-        await until(lambda: len(link.sent) > calls)
-        link.say(method="notifications/message", params={"data": "under way"})
+        await until(lambda: len(connection.sent) > calls)
+        connection.say(method="notifications/message", params={"data": "under way"})
         await until(lambda: b"under way" in got.body)
         got.left.set()
     return got
@@ -52,11 +52,11 @@ async def broken_call(http: Http, link: FakeLink, session: str) -> Exchanged:
     ],
 )
 async def test_a_broken_call_is_answered_on_resume(http: Http, pool: FakePool, version: str, first: bytes) -> None:
-    session, link = await initialize(http, pool, version)
-    broken = await broken_call(http, link, session)
+    session, connection = await initialize(http, pool, version)
+    broken = await broken_call(http, connection, session)
     assert re.match(first, broken.body)
     seen = ID.findall(broken.body)[-1]
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     resumed = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen.decode())
     assert (resumed.status, resumed.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
     assert resumed.body.count(b'"id":7') == 1
@@ -84,28 +84,28 @@ async def test_a_malformed_event_id_is_refused(http: Http, pool: FakePool, value
 
 
 async def test_a_strangers_event_id_is_the_strangers_404(http: Http, pool: FakePool) -> None:
-    session, link = await initialize(http, pool, "2025-11-25")
-    seen = ID.findall((await broken_call(http, link, session)).body)[-1].decode()
+    session, connection = await initialize(http, pool, "2025-11-25")
+    seen = ID.findall((await broken_call(http, connection, session)).body)[-1].decode()
     got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen, authorization="Bearer eve")
     assert got.status == 404
 
 
 async def test_an_id_that_names_nothing_is_refused_and_takes_no_stream_over(http: Http, pool: FakePool) -> None:
-    session, link = await initialize(http, pool, "2025-11-25")
+    session, connection = await initialize(http, pool, "2025-11-25")
     listening = Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session))
         await until(lambda: listening.body)
         got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id="0123456789ab-3")
         assert (got.status, b"invalid_event_id" in got.body) == (400, True)
-        link.say(method="notifications/tools/list_changed")
+        connection.say(method="notifications/tools/list_changed")
         await until(lambda: b"list_changed" in listening.body)
         listening.left.set()
 
 
 async def test_the_id_of_another_session_is_refused(http: Http, pool: FakePool) -> None:
-    other, link = await initialize(http, pool, "2025-11-25")
-    seen = ID.findall((await broken_call(http, link, other)).body)[-1].decode()
+    other, connection = await initialize(http, pool, "2025-11-25")
+    seen = ID.findall((await broken_call(http, connection, other)).body)[-1].decode()
     session, _ = await initialize(http, pool, "2025-11-25")
     got = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen)
     assert (got.status, b"invalid_event_id" in got.body) == (400, True)
@@ -114,9 +114,9 @@ async def test_the_id_of_another_session_is_refused(http: Http, pool: FakePool) 
 async def test_the_last_id_of_a_finished_stream_says_that_there_is_no_more(http: Http, pool: FakePool) -> None:
     """As in HTML: 204 ends a client's coming back. The TypeScript SDK 1.32 comes back after each call that became a
     stream and ended with an error; with the listen stream for an answer it took that over from itself, for ever."""
-    session, link = await initialize(http, pool, "2025-11-25")
-    seen = ID.findall((await broken_call(http, link, session)).body)[-1].decode()
-    link.answer({"n": 1})
+    session, connection = await initialize(http, pool, "2025-11-25")
+    seen = ID.findall((await broken_call(http, connection, session)).body)[-1].decode()
+    connection.answer({"n": 1})
     resumed = await http.ask("GET", MCP, mcp_session_id=session, last_event_id=seen)
     last = ID.findall(resumed.body)[-1].decode()
     for _ in range(2):
@@ -128,7 +128,7 @@ async def test_the_last_id_of_a_finished_stream_says_that_there_is_no_more(http:
 
 async def test_an_id_of_the_listen_stream_always_goes_on_with_it(http: Http, pool: FakePool) -> None:
     """The official Python client has no listen stream any more once it was refused twice."""
-    session, link = await initialize(http, pool, "2025-11-25")
+    session, connection = await initialize(http, pool, "2025-11-25")
     listening, second = Exchanged(), Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session))
@@ -136,7 +136,7 @@ async def test_an_id_of_the_listen_stream_always_goes_on_with_it(http: Http, poo
         later = ID.findall(listening.body)[0].decode().replace("-0", "-9")  # which this node has not given out
         tasks.start_soon(lambda: http.ask("GET", MCP, into=second, mcp_session_id=session, last_event_id=later))
         await until(lambda: second.body)
-        link.say(method="notifications/tools/list_changed")
+        connection.say(method="notifications/tools/list_changed")
         await until(lambda: b"list_changed" in second.body)
         assert b"list_changed" not in listening.body
         newer = Exchanged()  # the same client, whose first connection is dead without our knowing
@@ -150,12 +150,12 @@ async def test_an_id_of_the_listen_stream_always_goes_on_with_it(http: Http, poo
 async def test_a_drain_ends_streams_with_a_time_to_come_back(
     http: Http, pool: FakePool, registry: SessionRegistry, version: str, last: bytes
 ) -> None:
-    session, link = await initialize(http, pool, version)
+    session, connection = await initialize(http, pool, version)
     listening = Exchanged()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: http.ask("GET", MCP, into=listening, mcp_session_id=session))
         await until(lambda: listening.body)
-        link.say(method="notifications/tools/list_changed")
+        connection.say(method="notifications/tools/list_changed")
         await until(lambda: b"list_changed" in listening.body)
         await registry.drain(1)
     place = ID.findall(listening.body)[-1]
@@ -171,7 +171,7 @@ async def test_http_sse_has_no_event_ids(http: Http, pool: FakePool) -> None:
         endpoint = re.search(rb"data: (\S+)", stream.body)[1].decode()  # type: ignore[index]
         hello = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}'
         await http.ask("POST", endpoint, hello)
-        pool.leases[-1].link.answer({"protocolVersion": "2024-11-05"})
+        pool.leases[-1].connection.answer({"protocolVersion": "2024-11-05"})
         await until(lambda: b'"id":1' in stream.body)
         stream.left.set()
     assert not ID.search(stream.body)

@@ -1,7 +1,6 @@
 """A spawner with its client, and a shorthand for starting tests/servers on pipes."""
 
 import os
-import select
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -95,10 +94,6 @@ async def all_end(descriptors: list[int], within_s: float = 30.0) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def have_ended(descriptors: list[int]) -> bool:
-    return len(select.select(descriptors, [], [], 0)[0]) == len(descriptors)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from app.protocol.eras.sessionless_envelope import SESSIONLESS
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 
 CAPABILITIES = {
     "tools": {"listChanged": True},
@@ -20,7 +20,7 @@ INFO = {"name": "fake", "version": "1"}
 ERROR = {"code": -32601, "message": "no such method"}
 
 
-class FakeServer(FakeLink):
+class FakeServer(FakeConnection):
     """Answers what `answers` names by method; writes down everything; `called` waits for a line."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
@@ -89,18 +89,18 @@ class ServerPool(FakePool):
         super().__init__()
         self.make = make
 
-    def _link(self) -> FakeServer:
+    def _connection(self) -> FakeServer:
         return self.make()
 
     @property
     def servers(self) -> list[Any]:
         """Every process that was handed out."""
-        return [lease.link for lease in self.leases]
+        return [lease.connection for lease in self.leases]
 
     @property
     def living(self) -> list[Any]:
         """Those that were not given back."""
-        return [lease.link for lease in self.leases if not lease.released]
+        return [lease.connection for lease in self.leases if not lease.released]
 
 
 def params_of(message: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from app.sessions.streams import resumption
 from app.sessions.streams._replay import MAX_AGE_S, MAX_BYTES, MAX_EVENTS
 from app.sessions.streams.resumption import POLL_RETRY_MS, Reader, Resumption
 from app.sessions.streams.streams import EventStream
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 from tests.sessions.streams.tenant import Tenant
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -314,11 +314,11 @@ async def session(registry: SessionRegistry, principal: Any) -> Session:
 
 
 @pytest.fixture
-async def link(session: Session, pool: FakePool) -> FakeLink:
+async def connection(session: Session, pool: FakePool) -> FakeConnection:
     session.request(_request("initialize", 0), session.reply(1, may_stream=True))
-    link = pool.leases[-1].link
-    link.answer({"protocolVersion": "2025-11-25"})
-    return link
+    connection = pool.leases[-1].connection
+    connection.answer({"protocolVersion": "2025-11-25"})
+    return connection
 
 
 def _request(method: str, number: int) -> Any:
@@ -326,20 +326,20 @@ def _request(method: str, number: int) -> Any:
     return parse_client(json.dumps(message).encode())
 
 
-async def test_a_session_that_answers_with_json_has_no_log(session: Session, link: FakeLink) -> None:
+async def test_a_session_that_answers_with_json_has_no_log(session: Session, connection: FakeConnection) -> None:
     session.request(_request("tools/call", 1), session.reply(1, may_stream=True))
-    link.answer()
+    connection.answer()
     assert session.streams._resumption is None
 
 
-async def test_a_calls_answer_waits_for_the_client_to_come_back(session: Session, link: FakeLink) -> None:
+async def test_a_calls_answer_waits_for_the_client_to_come_back(session: Session, connection: FakeConnection) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(_request("tools/call", 1), reply)
     reader = session.streams.read(reply.become_stream())
     listening = session.streams.read(session.streams.open_listener())
     reader.leave()
     assert session.exchange.listening  # another's leaving is nothing to the listener
-    link.answer({"n": 1})
+    connection.answer({"n": 1})
     place = parse_event_id(reader.event_id)
     assert place is not None
     resumed = session.streams.resume(place)
@@ -350,23 +350,25 @@ async def test_a_calls_answer_waits_for_the_client_to_come_back(session: Session
     assert not session.exchange.listening
 
 
-async def test_a_question_that_nobody_fetches_is_answered_with_an_error(session: Session, link: FakeLink) -> None:
+async def test_a_question_that_nobody_fetches_is_answered_with_an_error(
+    session: Session, connection: FakeConnection
+) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(_request("tools/call", 1), reply)
     session.streams.read(reply.become_stream()).leave()
-    link.say(id="q", method="roots/list")
+    connection.say(id="q", method="roots/list")
     for number in range(MAX_EVENTS):
-        link.say(method="notifications/message", params={"data": number})
-    assert link.sent[-1]["id"] == "q"
-    assert "error" in link.sent[-1]
-    assert not link.paused
+        connection.say(method="notifications/message", params={"data": number})
+    assert connection.sent[-1]["id"] == "q"
+    assert "error" in connection.sent[-1]
+    assert not connection.paused
 
 
-async def test_ages_are_looked_at_with_the_sessions(session: Session, link: FakeLink) -> None:
+async def test_ages_are_looked_at_with_the_sessions(session: Session, connection: FakeConnection) -> None:
     reply = session.reply(1, may_stream=True)
     session.request(_request("tools/call", 1), reply)
     session.streams.read(reply.become_stream()).leave()
-    link.answer()
+    connection.answer()
     assert session.streams._resumption is not None
     assert len(session.streams._resumption.log) == 1
     session.streams.trim(time.monotonic() + MAX_AGE_S + 1)
@@ -374,7 +376,9 @@ async def test_ages_are_looked_at_with_the_sessions(session: Session, link: Fake
 
 
 @pytest.mark.parametrize(("reason", "comes_back"), [("shutdown", True), ("deleted", False)])
-async def test_only_a_drain_sends_clients_back(session: Session, link: FakeLink, reason: str, comes_back: bool) -> None:
+async def test_only_a_drain_sends_clients_back(
+    session: Session, connection: FakeConnection, reason: str, comes_back: bool
+) -> None:
     reader = session.streams.read(session.streams.open_listener())
     session.close(reason)
     assert await take(reader, 1) == [None]

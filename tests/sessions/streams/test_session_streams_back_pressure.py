@@ -21,7 +21,7 @@ from app.sessions.streams.entry import bytes_of
 from app.sessions.streams.resumption import Reader, Resumption
 from app.sessions.streams.session_streams import UNREAD_S
 from app.sessions.streams.streams import MAX_EVENTS, EventStream, Reply
-from tests.sessions.fakes import FakeLink, FakePool
+from tests.sessions.fakes import FakeConnection, FakePool
 from tests.sessions.streams.tenant import Tenant
 
 
@@ -31,13 +31,13 @@ async def session(registry: SessionRegistry, principal: Principal, pool: FakePoo
     session = await registry.open(principal, "acme", "echo", "streamable_http")
     await registry.connect(session)
     session.request(message(id=0, method="initialize", params={}), session.reply(1, may_stream=True))
-    pool.leases[-1].link.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
+    pool.leases[-1].connection.answer({"protocolVersion": "2025-06-18", "capabilities": {}})
     return session
 
 
 @pytest.fixture
-def link(session: Session, pool: FakePool) -> FakeLink:
-    return pool.leases[-1].link
+def connection(session: Session, pool: FakePool) -> FakeConnection:
+    return pool.leases[-1].connection
 
 
 def message(**members: Any) -> Any:
@@ -55,10 +55,10 @@ def call(session: Session, number: int, *, may_stream: bool = True) -> Reply:
 class Unread:
     """A call's stream that is full, and has a reader that takes nothing."""
 
-    def __init__(self, session: Session, link: FakeLink) -> None:
-        self.session, self.link = session, link
+    def __init__(self, session: Session, connection: FakeConnection) -> None:
+        self.session, self.connection = session, connection
         self.reply = call(session, 1)
-        self.call_id = link.sent[-1]["id"]
+        self.call_id = connection.sent[-1]["id"]
         self.said = 0
         self.reader: Reader = session.streams.read(self.reply.become_stream())
         self.say(MAX_EVENTS + 1)
@@ -67,19 +67,19 @@ class Unread:
         for _ in range(count):
             self.said += 1
             params = {"progressToken": self.call_id, "progress": self.said, **more}
-            self.link.say(method="notifications/progress", params=params)
+            self.connection.say(method="notifications/progress", params=params)
 
     def let_go(self) -> None:
         """Time passes."""
         now = time.monotonic()
         for part in (0.0, 0.25, 0.5, 0.75, 0.99):
             self.session.sweep(now + part * UNREAD_S)
-            assert self.link.paused
+            assert self.connection.paused
         self.session.sweep(now + UNREAD_S + 0.01)
-        assert not self.link.paused
+        assert not self.connection.paused
 
     def answer(self, result: Any) -> None:
-        self.link.say(id=self.call_id, result=result)
+        self.connection.say(id=self.call_id, result=result)
 
     async def take(self, count: int) -> list[int]:
         """The numbers of so many messages."""
@@ -103,18 +103,18 @@ class Unread:
 
 
 @pytest.fixture
-async def unread(session: Session, link: FakeLink) -> Unread:
-    return Unread(session, link)
+async def unread(session: Session, connection: FakeConnection) -> Unread:
+    return Unread(session, connection)
 
 
 async def test_it_holds_another_call_up_for_a_second_and_loses_nothing(session: Session, unread: Unread) -> None:
     other = call(session, 2, may_stream=False)
     unread.let_go()
-    unread.link.answer({"other": 1})
+    unread.connection.answer({"other": 1})
     assert len(other.outcomes) == 1
     unread.say(300)
     unread.answer("done")
-    assert not unread.link.paused
+    assert not unread.connection.paused
     assert await unread.rest() == [*range(1, MAX_EVENTS + 302), "done"]
 
 
@@ -122,9 +122,9 @@ async def test_alone_it_may_be_read_as_slowly_as_its_reader_likes(session: Sessi
     now = time.monotonic()
     for seconds in range(10):
         session.sweep(now + seconds)
-    assert unread.link.paused
+    assert unread.connection.paused
     assert await unread.take(1) == [1]
-    assert not unread.link.paused
+    assert not unread.connection.paused
 
 
 async def test_a_reader_is_not_blamed_for_a_standstill_of_the_node(session: Session, unread: Unread) -> None:
@@ -133,14 +133,14 @@ async def test_a_reader_is_not_blamed_for_a_standstill_of_the_node(session: Sess
     now = time.monotonic()
     session.sweep(now)
     session.sweep(now + 5)
-    assert unread.link.paused
+    assert unread.connection.paused
     assert await unread.take(1) == [1]
 
 
 async def test_it_holds_a_listen_stream_up_for_a_second(session: Session, unread: Unread) -> None:
     listening = session.streams.read(session.streams.listen)
     unread.let_go()
-    unread.link.say(method="notifications/tools/list_changed")
+    unread.connection.say(method="notifications/tools/list_changed")
     assert b"list_changed" in await listening.next()  # type: ignore[operator]
 
 
@@ -154,7 +154,7 @@ async def test_one_from_which_something_is_taken_goes_on_holding_the_process_up(
         session.sweep(now + second)
         assert await unread.take(1) == [second + 1]
         unread.say(2)
-    assert unread.link.paused
+    assert unread.connection.paused
 
 
 async def test_once_it_is_read_again_it_holds_the_process_up_again(session: Session, unread: Unread) -> None:
@@ -163,7 +163,7 @@ async def test_once_it_is_read_again_it_holds_the_process_up_again(session: Sess
     unread.say(10)
     assert await unread.take(MAX_EVENTS + 11) == [*range(1, MAX_EVENTS + 12)]
     unread.say(MAX_EVENTS + 1)
-    assert unread.link.paused
+    assert unread.connection.paused
     unread.let_go()
     unread.answer("done")
     assert await unread.rest() == [*range(MAX_EVENTS + 12, 2 * MAX_EVENTS + 13), "done"]
@@ -208,28 +208,28 @@ async def test_a_client_that_comes_back_with_another_connection_resumes(session:
     assert await unread.rest() == [*range(number + 1, unread.said + 1), "done"]
 
 
-async def test_a_stream_that_cannot_be_resumed_loses_the_oldest(session: Session, link: FakeLink) -> None:
+async def test_a_stream_that_cannot_be_resumed_loses_the_oldest(session: Session, connection: FakeConnection) -> None:
     """As those of 2026-07-28."""
     reply = call(session, 1)
     stream = reply.become_stream()
-    ours = link.sent[-1]["id"]
+    ours = connection.sent[-1]["id"]
     call(session, 2, may_stream=False)
     for number in range(MAX_EVENTS + 1):
-        link.say(method="notifications/progress", params={"progressToken": ours, "progress": number})
+        connection.say(method="notifications/progress", params={"progressToken": ours, "progress": number})
     now = time.monotonic()
     for seconds in (0, 0.4 * UNREAD_S, 0.8 * UNREAD_S, UNREAD_S + 0.01):
-        assert link.paused
+        assert connection.paused
         session.sweep(now + seconds)
-    assert not link.paused
-    link.say(method="notifications/progress", params={"progressToken": ours, "progress": "last"})
-    link.say(id=ours, result="done")
+    assert not connection.paused
+    connection.say(method="notifications/progress", params={"progressToken": ours, "progress": "last"})
+    connection.say(id=ours, result="done")
     items = [json.loads(item) for item in stream.take_all() if isinstance(item, bytes)]
     assert [items[0]["params"]["progress"], items[-2]["params"]["progress"], items[-1]["result"]] == [3, "last", "done"]
 
 
 async def test_one_that_was_left_holds_nobody_up(session: Session, unread: Unread) -> None:
     unread.reader.leave()
-    assert not unread.link.paused
+    assert not unread.connection.paused
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -292,7 +292,7 @@ async def _object(access: Access, body: InspectionBody) -> str:
             await find_backend(access, body.backend)
         except BackendNotFound:
             await access.admin.toolsets.find(access.tenant, body.backend)
-        return OF_MANY + body.backend
+        return f"{OF_MANY}{body.backend}"
     assert body.session is not None
     found = await access.admin.node.ask(SESSIONS, access.tenant, Window(only=body.session))
     if not found.rows:

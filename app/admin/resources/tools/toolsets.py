@@ -96,7 +96,13 @@ def _require_longer(spec: BackendSpec, listing: ToolsetListing) -> None:
 def _patched(access: Access, spec: BackendSpec, patch: ToolsetPatch) -> BackendSpec:
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = TOOLSET_API.merged(access, spec, patch, enabled=switch.enabled, reason=switch.reason)
-    return replace(changed, made=spec.made, home=spec.home, off_by_platform=switch.off_by_platform)
+    return replace(
+        changed,
+        made=spec.made,
+        home=spec.home,
+        sandbox_exempt=spec.sandbox_exempt,
+        off_by_platform=switch.off_by_platform,
+    )
 
 
 TOOLSET_API = ResourceApi(

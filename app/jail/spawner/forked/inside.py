@@ -195,7 +195,8 @@ def _complaint(error: BaseException, stage: str, subject: str) -> bytes:
 def _enter_room(spawner: socket.socket) -> None:
     """Returns in a process in the room, whose parent is the first process there.
 
-    The call stops until the spawner's side has made it, and more of them, in this process's place (rooms/gate.py).
+    The call stops until the spawner's side has made it, and more of them, in this process's place
+    (namespaces/_entering.py).
     """
     word, descriptors = _receive(spawner, 8)
     if word != b"room":

@@ -1,5 +1,5 @@
-"""A fork in its room, as the spawner sees it, in the place of wrapped.inner.Inner: the first process of the room ends
-as the program has ended, and with it everything in the room."""
+"""A fork in its room, as the spawner sees it, in the place of _wrapped_process.Inner: the first process of the room
+ends as the program has ended, and with it everything in the room."""
 
 import errno
 import os

@@ -104,7 +104,7 @@ def _node(**troubles: Any) -> Ends:
         "latency": SimpleNamespace(slow_s=None),
         "overload": SimpleNamespace(sessions=None, calls=None, problem=None),
         "peers": SimpleNamespace(problems={}),
-        "registry": SimpleNamespace(leaving=False, draining=False),
+        "registry": SimpleNamespace(is_stopping=False),
     }
     watched: Any = SimpleNamespace(
         node="n1",
@@ -170,7 +170,7 @@ ENDS: dict[str, Callable[[], Ends]] = {
     "redis_slow": lambda: _node(latency__slow_s=0.2),
     "overload": lambda: _node(overload__sessions=SHED, overload__problem="memory"),
     "node_stranger": lambda: _node(peers__problems={"http://10.0.0.9:8080": "another release"}),
-    "node_draining": lambda: _node(registry__draining=True),
+    "node_draining": lambda: _node(registry__is_stopping=True),
     "node_silent": _silent,
     "node_releases": _releases,
     "node_lost": _lost,

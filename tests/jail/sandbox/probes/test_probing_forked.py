@@ -20,8 +20,7 @@ from app.jail.sandbox.uids import OF_PROBES
 from app.jail.spawner import wire
 from app.jail.spawner.client import SpawnerClient
 from app.processes.forking._entry import entry_of
-from app.processes.forking._text import Task
-from app.processes.forking.start import Start
+from app.processes.forking.start import Start, Task
 from app.telemetry.metrics import Metrics
 
 

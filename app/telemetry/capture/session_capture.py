@@ -1,11 +1,11 @@
-"""Recorder: what a session and the links to its processes tell an inspection, while one is open.
+"""SessionCapture: what a session and the links to its processes tell an inspection, while one is open.
 
 It matches the two sides: a call by the gateway's id, everything else by what it causes, as both sides are told within
 one step of the event loop.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from app.errors import GatewayError, InvalidMessage
 from app.protocol.commands import TARGETS, Answer, Call, Failed
@@ -29,13 +29,6 @@ Key = tuple[str, str, str, bytes]
 Outer = Callable[[bytes], bytes | None]  # the session's id of a call, by that which a bridge has given it
 
 
-class AskedFor(Protocol):
-    """A call for a client that names no session (`sessionless.call.SessionlessCall`)."""
-
-    @property
-    def message(self) -> Request: ...
-
-
 class _Asked(NamedTuple):
     number: int
     at: float
@@ -43,7 +36,7 @@ class _Asked(NamedTuple):
     tool: str
 
 
-class Recorder:
+class SessionCapture:
     """Of one session. `is_pooled`: whether it is the gateway's own, for clients that name none."""
 
     def __init__(

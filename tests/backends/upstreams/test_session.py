@@ -8,7 +8,7 @@ import pytest
 
 from app.backends.upstreams import _channel as channel
 from app.backends.upstreams import _events as events
-from app.backends.upstreams import _link as link_module
+from app.backends.upstreams import _session as link_module
 from app.backends.upstreams import _streamable as streamable
 from app.concurrency import loop_share
 from app.errors import (
@@ -519,9 +519,6 @@ async def test_a_server_without_a_stream_is_left_alone():
             while not server.of("GET"):
                 await asyncio.sleep(0.01)
     assert len(server.of("GET")) == 1
-
-
-OLD_HELLO = json.dumps({"jsonrpc": "2.0", "id": 1, "result": HELLO})
 
 
 def old_server(endpoint="/messages?id=1"):

@@ -1,4 +1,4 @@
-"""BackendLink: a process as its session sees it."""
+"""BackendConnection: a process as its session sees it."""
 
 from typing import Protocol, runtime_checkable
 
@@ -22,13 +22,13 @@ class BackendListener(Protocol):
 
 @runtime_checkable
 class CallListener(BackendListener, Protocol):
-    """A listener that can be told of the failure of one call: a Session, or a link before it."""
+    """A listener that can be told of the failure of one call: a Session, or a connection before it."""
 
     def backend_failed(self, call: bytes, error: GatewayError) -> None:
         """The call with this id has failed; the session goes on."""
 
 
-class BackendLink(Protocol):
+class BackendConnection(Protocol):
     """One process, as its only session sees it."""
 
     def attach(self, listener: BackendListener) -> None:

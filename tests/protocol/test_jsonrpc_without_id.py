@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from app.protocol.jsonrpc import Response, parse_backend
-from app.protocol.without_id import may_be_of_a_call
+from app.protocol.jsonrpc import Response, may_be_of_a_call, parse_backend
 
 
 def parsed(**members: object) -> Response:

@@ -1,4 +1,4 @@
-"""LinkedRecipes: what the recipes of a session need besides the calls of members: permission, deadlines, counters."""
+"""SessionRecipes: what the recipes of a session need besides the calls of members: permission, deadlines, counters."""
 
 import asyncio
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from app.backends.connections.source import StepGate
 from app.errors import GatewayError
-from app.processes.link import CallListener
+from app.processes.connection import CallListener
 from app.protocol.toolset.outs import (
     InnerCall,
     InnerCallAnswered,
@@ -24,9 +24,9 @@ from app.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 
-class LinkedRecipes:
-    """Of one link; `carry_out_all` is the link's, `where` its toolset in words. Each call of a step is counted by the
-    session's gate, like a call of the client, until it is over."""
+class SessionRecipes:
+    """Of one connection; `carry_out_all` is the connection's, `where` its toolset in words. Each call of a step is
+    counted by the session's gate, like a call of the client, until it is over."""
 
     def __init__(
         self,

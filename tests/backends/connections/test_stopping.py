@@ -1,4 +1,4 @@
-"""FreezingLink: when its process is stopped, what has it go on, and that nothing is lost on the way."""
+"""StoppingConnection: when its process is stopped, what has it go on, and that nothing is lost on the way."""
 
 import errno
 import json
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.backends.connections._freezing import Freezable, FreezingLink
+from app.backends.connections._stopping import Freezable, StoppingConnection
 from app.backends.connections.source import Parkable
 from app.errors import BackendBusy, GatewayError
 from app.processes.endings import Exit
-from tests.sessions.fakes import FakeLease, FakeLink
+from tests.sessions.fakes import FakeConnection, FakeLease
 
 Told = Callable[[OSError | None], None]
 
 
-class Process(FakeLink):
+class Process(FakeConnection):
     """One that is stopped when the test says so."""
 
     def __init__(self) -> None:
@@ -83,11 +83,11 @@ class Rig:
         self.process, self.keeper, self.listener = Process(), Keeper(), Listener()
         self.lease = FakeLease(self.process)
         assert isinstance(self.process, Freezable)
-        self.link = FreezingLink(self.lease, self.process)
-        self.link.attach(self.listener)
+        self.connection = StoppingConnection(self.lease, self.process)
+        self.connection.attach(self.listener)
 
     def send(self, **message: Any) -> None:
-        self.link.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        self.connection.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     def open(self) -> None:
         self.send(id=1, method="initialize", params={})
@@ -95,7 +95,7 @@ class Rig:
         self.send(method="notifications/initialized")
 
     def park(self) -> bool:
-        return self.link.park(self.keeper)
+        return self.connection.park(self.keeper)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def rig() -> Rig:
 
 
 def test_it_stands_still_until_the_next_message_which_is_written_at_once(rig: Rig) -> None:
-    assert isinstance(rig.link, Parkable)
+    assert isinstance(rig.connection, Parkable)
     rig.open()
     assert rig.park()
     assert not rig.park()
@@ -142,7 +142,7 @@ def test_it_runs_while_something_is_under_way(rig: Rig, what: str) -> None:
         rig.send(id=2, method="resources/subscribe", params={"uri": "a:b"})
         rig.process.answer()
     elif what == "pause":
-        rig.link.pause_reading()
+        rig.connection.pause_reading()
     elif what == "answer":
         rig.process.begun = b"2"
     elif what == "process":  # it has something to read, or no control group
@@ -155,8 +155,8 @@ def test_it_runs_while_something_is_under_way(rig: Rig, what: str) -> None:
 def test_it_is_frozen_when_that_is_over(rig: Rig, what: str) -> None:
     rig.open()
     if what == "pause":
-        rig.link.pause_reading()
-        rig.link.resume_reading()
+        rig.connection.pause_reading()
+        rig.connection.resume_reading()
     elif what == "question":
         rig.process.say(id="q", method="roots/list")
         rig.send(id="q", result={"roots": []})
@@ -214,7 +214,7 @@ def test_what_cannot_be_stopped_and_has_been_thawed_meanwhile_counts_once(rig: R
     rig.process.done()
     assert rig.keeper.told == ["not stopped", "gone"]
     rig.process.answer()
-    assert rig.link.park(again := Keeper())
+    assert rig.connection.park(again := Keeper())
     rig.process.done()
     rig.send(id=3, method="ping")
     rig.process.done()
@@ -231,7 +231,7 @@ def test_a_process_that_cannot_go_on_is_ended_and_its_session_told(rig: Rig) -> 
     assert rig.keeper.told == ["stopped", "not woken"]
     rig.process.die()
     assert len(rig.listener.exits) == 1
-    rig.link.release("backend_exited")
+    rig.connection.release("backend_exited")
     assert rig.keeper.told == ["stopped", "not woken", "gone"]
 
 
@@ -244,7 +244,7 @@ def test_one_that_has_ended_meanwhile_is_not_ended_again(rig: Rig, number: int) 
     rig.process.done(number)  # its group is gone; the end is reported in a moment
     assert (rig.process.killed_for, rig.keeper.told) == ([], ["stopped"])
     rig.process.die()
-    rig.link.release("backend_exited")
+    rig.connection.release("backend_exited")
     assert (len(rig.listener.exits), rig.keeper.told) == (1, ["stopped", "gone"])
 
 
@@ -256,7 +256,7 @@ def test_its_end_is_told_once(rig: Rig, when: str) -> None:
         rig.process.done()
     if when == "thawing":
         rig.send(id=2, method="ping")
-    rig.link.release("deleted")
+    rig.connection.release("deleted")
     while rig.process.orders:
         rig.process.done()
     assert rig.lease.released == ["deleted"]
@@ -275,5 +275,5 @@ def test_an_answer_that_is_too_large_is_an_answer(rig: Rig) -> None:
     rig.open()
     rig.send(id=2, method="tools/call")
     assert not rig.park()
-    rig.link.backend_sent_too_much(b'{"jsonrpc":"2.0","id":2,"result":', b"}}")
+    rig.connection.backend_sent_too_much(b'{"jsonrpc":"2.0","id":2,"result":', b"}}")
     assert rig.park()

@@ -1,9 +1,9 @@
-"""LinkedRecipes: each call of a step is admitted, and counted until it is over; at the end nothing is left."""
+"""SessionRecipes: each call of a step is admitted, and counted until it is over; at the end nothing is left."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from app.backends.connections._linked_recipes import LinkedRecipes
+from app.backends.connections._session_recipes import SessionRecipes
 from app.errors import GatewayError, QuotaExceeded
 from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
@@ -38,8 +38,8 @@ class Gate:
     def backend_exited(self, exit: Any) -> None: ...
 
 
-class Link:
-    """Carries out what is asked of a link, but for what goes to members and to the session."""
+class Connection:
+    """Carries out what is asked of a connection, but for what goes to members and to the session."""
 
     def __init__(self, most: int) -> None:
         self.made = recipe((step("a", "red_say"), step("b", "red_say")), deadline_s=100)
@@ -49,7 +49,7 @@ class Link:
         self.paused: list[bytes] = []
         fan_out = FanOut(About("all", "1"), listing)
         runs = RecipeRuns(fan_out, lambda: 0.0, Room())
-        self.recipes = LinkedRecipes("the toolset all of acme", runs, self.carry_out, self.metrics, self.paused.append)
+        self.recipes = SessionRecipes("the toolset all of acme", runs, self.carry_out, self.metrics, self.paused.append)
         self.recipes.attach(self.gate)
 
     def carry_out(self, outs: Iterable[Out]) -> None:
@@ -68,34 +68,34 @@ class Link:
 
 async def test_calls_are_admitted_one_by_one_and_counted_until_they_are_over(caplog) -> None:
     caplog.set_level("INFO")
-    link = Link(2)
-    link.run()
-    assert link.gate.asked == [b"7", b"7"]
-    assert link.gate.under_way == 2
-    link.carry_out(link.recipes.runs.failed(b'"recipe-1"', QuotaExceeded("x", "y")))
-    assert link.gate.under_way == 1
-    link.carry_out(link.recipes.runs.failed(b'"recipe-2"', QuotaExceeded("x", "y")))
-    assert link.gate.under_way == 0
-    assert link.count("failed") == 1
-    assert not link.recipes._deadlines
+    connection = Connection(2)
+    connection.run()
+    assert connection.gate.asked == [b"7", b"7"]
+    assert connection.gate.under_way == 2
+    connection.carry_out(connection.recipes.runs.failed(b'"recipe-1"', QuotaExceeded("x", "y")))
+    assert connection.gate.under_way == 1
+    connection.carry_out(connection.recipes.runs.failed(b'"recipe-2"', QuotaExceeded("x", "y")))
+    assert connection.gate.under_way == 0
+    assert connection.count("failed") == 1
+    assert not connection.recipes._deadlines
     assert "The recipe cook of the toolset all of acme ended: failed; its steps: failed, failed" in caplog.text
 
 
 async def test_a_call_that_is_refused_fails_its_step_and_is_not_sent() -> None:
-    link = Link(1)
-    link.run()
-    assert sum(isinstance(out, ToMember) for out in link.outs) == 1
-    assert link.gate.under_way == 1
-    link.carry_out(link.recipes.runs.expired(b"7"))
-    assert link.gate.under_way == 0
+    connection = Connection(1)
+    connection.run()
+    assert sum(isinstance(out, ToMember) for out in connection.outs) == 1
+    assert connection.gate.under_way == 1
+    connection.carry_out(connection.recipes.runs.expired(b"7"))
+    assert connection.gate.under_way == 0
 
 
 async def test_with_the_session_everything_ends_once() -> None:
-    link = Link(5)
-    link.run()
+    connection = Connection(5)
+    connection.run()
     for _ in range(2):
-        link.recipes.end()
-    assert link.gate.under_way == 0
-    assert link.count("session_ended") == 1
-    link.run()
-    assert len(link.gate.asked) == 2
+        connection.recipes.end()
+    assert connection.gate.under_way == 0
+    assert connection.count("session_ended") == 1
+    connection.run()
+    assert len(connection.gate.asked) == 2

@@ -1,4 +1,4 @@
-"""FreezingLink: a session's link whose process is stopped while the session is idle (`recovery: end`).
+"""StoppingConnection: a session's connection whose process is stopped while the session is idle (`recovery: end`).
 
 It keeps its state, and its memory where that is not pushed out, and takes no time of a processor. Whatever is sent to
 it has it go on: the line waits in its pipe meanwhile.
@@ -11,11 +11,11 @@ from contextlib import suppress
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
-from app.backends.connections._captured import PassingLink
-from app.backends.connections.source import Keeper, LinkLease, Probed
+from app.backends.connections._captured import PassingConnection
+from app.backends.connections.source import ConnectionLease, Keeper, Probed
 from app.errors import BackendError, BackendUnavailable, GatewayError, InvalidMessage
+from app.processes.connection import BackendListener, CallListener
 from app.processes.endings import Exit
-from app.processes.link import BackendListener, CallListener
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import several
 
@@ -44,12 +44,12 @@ class Stillness(Enum):
     ENDED = "ended"  # it was given back
 
 
-class FreezingLink(PassingLink):
-    """Fulfils ProcessLink toward the session, and CallListener toward its process, which can be frozen. Is its own
-    lease."""
+class StoppingConnection(PassingConnection):
+    """Fulfils ProcessConnection toward the session, and CallListener toward its process, which can be frozen. Is its
+    own lease."""
 
-    def __init__(self, lease: LinkLease, process: Freezable) -> None:
-        super().__init__(lease.link)
+    def __init__(self, lease: ConnectionLease, process: Freezable) -> None:
+        super().__init__(lease.connection)
         self._lease, self._process = lease, process
         self._record = HandshakeRecord()
         self._listener: CallListener | None = None
@@ -57,10 +57,10 @@ class FreezingLink(PassingLink):
         self._keeper: Keeper | None = None  # while it is frozen, or thawing
         self._is_paused = self._was_refused = False
 
-    # --- LinkLease
+    # --- ConnectionLease
 
     @property
-    def link(self) -> "FreezingLink":
+    def connection(self) -> "StoppingConnection":
         return self
 
     @property
@@ -87,7 +87,7 @@ class FreezingLink(PassingLink):
         """As Parkable.park; it never has news. What cannot be frozen is not tried again before its next message."""
         if self._stillness is not Stillness.RUNNING or self._is_paused or self._was_refused:
             return False
-        if not self._record.is_at_rest or self._link.answering() is not None:
+        if not self._record.is_at_rest or self._connection.answering() is not None:
             return False
 
         def told(error: OSError | None) -> None:
@@ -132,19 +132,19 @@ class FreezingLink(PassingLink):
 
         self._process.thaw(told)
 
-    # --- ProcessLink
+    # --- ProcessConnection
 
     @property
     def id(self) -> str:
-        return self._lease.link.id
+        return self._lease.connection.id
 
     def attach(self, listener: BackendListener) -> None:
-        """As BackendLink.attach. A second listener (a BridgedLink) replaces the first."""
+        """As BackendConnection.attach. A second listener (a BridgedConnection) replaces the first."""
         assert isinstance(listener, CallListener)
         is_first = self._listener is None
         self._listener = listener
         if is_first:
-            self._link.attach(self)
+            self._connection.attach(self)
 
     def send(self, line: bytes) -> None:
         self._was_refused = False
@@ -152,7 +152,7 @@ class FreezingLink(PassingLink):
             self._go_on()
         self._record.sent(line)
         try:
-            self._link.send(line)
+            self._connection.send(line)
         except BackendError:
             self._record.unsent(line)
             raise

@@ -9,7 +9,7 @@ import pytest
 
 from app.jail.spawner import forked
 from app.processes.forking._entry import Entry
-from app.processes.forking._text import Task
+from app.processes.forking.start import Task
 
 
 @pytest.mark.parametrize("name", ["importing.py", "inside.py"])

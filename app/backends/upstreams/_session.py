@@ -1,4 +1,4 @@
-"""UpstreamLink: one upstream session, which a session uses like a process of its own: lines in, lines out.
+"""UpstreamSession: one upstream session, which a session uses like a process of its own: lines in, lines out.
 
 Calls are posted at once, and answered in any order. Other messages (notifications, answers to questions) are posted one
 after the other, and what is sent after one waits until the server has accepted it: a process reads them in that order,
@@ -23,8 +23,8 @@ from app.backends.upstreams.requests import RoutingHeaders
 from app.concurrency.loop_share import charged
 from app.domain import BackendSpec
 from app.errors import BackendBusy, BackendExited, GatewayError
+from app.processes.connection import BackendListener, CallListener
 from app.processes.endings import Exit
-from app.processes.link import BackendListener, CallListener
 from app.protocol.jsonrpc import ABSENT, Message, Notification, Request, Response, members_of, parse_backend, string_of
 
 MAX_CALLS = 64  # that are posted at once; later ones wait their turn
@@ -36,26 +36,27 @@ log = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """Who has made the link: it is told what happens to it."""
+    """Who has made the session: it is told what happens to it."""
 
-    def asked(self, link: "UpstreamLink", result: str, seconds: float) -> None:
+    def asked(self, session: "UpstreamSession", result: str, seconds: float) -> None:
         """A call is over. `result`: `answered`, `cancelled`, or the reason of its error."""
 
     def dropped(self, reason: str) -> None:
         """A message could not be delivered."""
 
-    def works(self, link: "UpstreamLink") -> None:
+    def works(self, session: "UpstreamSession") -> None:
         """The server has answered `initialize`."""
 
-    def failed(self, link: "UpstreamLink", error: GatewayError) -> None:
+    def failed(self, session: "UpstreamSession", error: GatewayError) -> None:
         """`initialize` has failed."""
 
-    def released(self, link: "UpstreamLink", reason: str) -> None:
+    def released(self, session: "UpstreamSession", reason: str) -> None:
         """Nobody uses it any more: `close` is to be called."""
 
 
-class UpstreamLink:
-    """Fulfils ProcessLink, and is its own lease. Its tasks end with `close`, which its owner calls after `release`."""
+class UpstreamSession:
+    """Fulfils ProcessConnection, and is its own lease. Its tasks end with `close`, which its owner calls after
+    `release`."""
 
     was_warm = False
 
@@ -77,17 +78,17 @@ class UpstreamLink:
         self._is_released = self.has_worked = False
 
     def __repr__(self) -> str:
-        return f"<UpstreamLink {self.id} [{len(self._calls)} calls, {len(self._tasks)} tasks]>"
+        return f"<UpstreamSession {self.id} [{len(self._calls)} calls, {len(self._tasks)} tasks]>"
 
     def _first_wire(self) -> Wire:
         if self.spec.transport == "sse":
             return OldStream(self._channel, self._side)
         return Streamable(self._channel, self._side, self._routing)
 
-    # --- LinkLease
+    # --- ConnectionLease
 
     @property
-    def link(self) -> "UpstreamLink":
+    def connection(self) -> "UpstreamSession":
         return self
 
     def handshake_succeeded(self) -> None:
@@ -96,7 +97,7 @@ class UpstreamLink:
             self._owner.works(self)
 
     def release(self, reason: str) -> None:
-        """As LinkLease.release."""
+        """As ConnectionLease.release."""
         if self._is_released:
             return
         self._is_released, self._listener = True, None
@@ -114,7 +115,7 @@ class UpstreamLink:
         finally:
             await self._channel.aclose()
 
-    # --- BackendLink
+    # --- BackendConnection
 
     def attach(self, listener: BackendListener) -> None:
         assert isinstance(listener, CallListener)
@@ -123,7 +124,7 @@ class UpstreamLink:
             asyncio.get_running_loop().call_soon(self._tell_end, self._exit)
 
     def send(self, line: bytes) -> None:
-        """As BackendLink.send. Nothing is written at once: what cannot be sent fails later."""
+        """As BackendConnection.send. Nothing is written at once: what cannot be sent fails later."""
         if self._exit is not None:
             raise self._exit.error("the session with the server has ended")
         if self._is_released:

@@ -1,4 +1,5 @@
-"""ToolsetLink: a session's link to the members of a toolset, which each have a process of their own, once it is called.
+"""ToolsetConnection: a session's connection to the members of a toolset, which each have a process of their own, once
+it is called.
 
 `protocol/toolset/fan_out.py` decides which member gets a message; this carries it out.
 """
@@ -14,15 +15,15 @@ import anyio.abc
 import msgspec
 
 from app.backends.connections._bridged import BridgedSession
-from app.backends.connections._captured import Tap
-from app.backends.connections._linked_recipes import LinkedRecipes
+from app.backends.connections._captured import Capture
+from app.backends.connections._session_recipes import SessionRecipes
 from app.backends.connections._toolset_member import State, ToolsetMember
 from app.backends.connections.era import Era
-from app.backends.connections.source import Keeper, LinkLease
+from app.backends.connections.source import ConnectionLease, Keeper
 from app.errors import GatewayError
 from app.limits.loop_shares import LoopShares
+from app.processes.connection import BackendListener
 from app.processes.endings import Exit
-from app.processes.link import BackendListener
 from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import ToolsetListing
@@ -62,7 +63,7 @@ class Seat(NamedTuple):
     `on_changed`: the member says that its lists have changed, so what others see of it may be outdated; `withheld`:
     which of the tools that it offers now are not shown, and why. `era` is shared by all sessions with this backend."""
 
-    lease: Callable[[], Awaitable[LinkLease]]
+    lease: Callable[[], Awaitable[ConnectionLease]]
     within_s: float
     on_changed: Callable[[], None]
     withheld: Callable[[Offer], Awaitable[Mapping[str, str]]]
@@ -89,8 +90,8 @@ class Front(NamedTuple):
     shares: LoopShares
 
 
-class ToolsetLink:
-    """Fulfils ProcessLink, and is its own lease. `seats` are those of the members of the listing, in its order.
+class ToolsetConnection:
+    """Fulfils ProcessConnection, and is its own lease. `seats` are those of the members of the listing, in its order.
     `ends_with_member`: the session ends when a process does, as there is only one."""
 
     def __init__(
@@ -105,7 +106,7 @@ class ToolsetLink:
         self._fan_out = FanOut(front.about, front.listing, front.search)
         where = f"the toolset {front.about.name} of {front.tenant}"
         runs = RecipeRuns(self._fan_out, time.monotonic, front.room)
-        self._recipes = LinkedRecipes(where, runs, self._carry_out_all, metrics, self._run_later)
+        self._recipes = SessionRecipes(where, runs, self._carry_out_all, metrics, self._run_later)
         self._seats, self._tasks, self._metrics = tuple(seats), tasks, metrics
         self._tenant, self._shares = front.tenant, front.shares
         self._ends_with_member = ends_with_member
@@ -117,10 +118,10 @@ class ToolsetLink:
             ToolsetMember(index, self, seat.lease, tasks, seat.within_s, seat.era) for index, seat in enumerate(seats)
         ]
 
-    # --- LinkLease
+    # --- ConnectionLease
 
     @property
-    def link(self) -> "ToolsetLink":
+    def connection(self) -> "ToolsetConnection":
         return self
 
     @property
@@ -150,7 +151,7 @@ class ToolsetLink:
         keep their processes: each would be idle at another time, and only a session can be parked."""
         return self._ends_with_member and self._members[0].park(keeper)
 
-    # --- ProcessLink
+    # --- ProcessConnection
 
     @property
     def id(self) -> str:
@@ -168,7 +169,7 @@ class ToolsetLink:
         self._recipes.attach(listener)
 
     def send(self, line: bytes) -> None:
-        """As BackendLink.send. What the toolset answers itself comes later, not from within this call."""
+        """As BackendConnection.send. What the toolset answers itself comes later, not from within this call."""
         began, of_recipes = self._shares.uncharged(), self._recipes.runs.from_session(line)
         outs = self._fan_out.from_session(line) if of_recipes is None else of_recipes
         for out in outs:
@@ -193,10 +194,10 @@ class ToolsetLink:
         except GatewayError as error:
             self._carry_out_all(self._recipes.runs.failed(call, error))
 
-    def tap(self, tap: Tap | None, member: str = "") -> None:
-        """As Tappable: it sees what each member gets and says."""
+    def capture(self, capture: Capture | None, member: str = "") -> None:
+        """As Capturable: it sees what each member gets and says."""
         for index, each in enumerate(self._members):
-            each.tap(tap, self._name(index))
+            each.capture(capture, self._name(index))
 
     def pause_reading(self) -> None:
         for member in self._members:

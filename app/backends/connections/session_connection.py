@@ -1,43 +1,43 @@
-"""SessionLink: a session's side of its link, from before it has one until it is given back."""
+"""SessionConnection: a session's side of its connection, from before it has one until it is given back."""
 
 from collections.abc import Callable, Collection
 
 import anyio
 
-from app.backends.connections._bridged import BridgedLink, BridgedSession
-from app.backends.connections._captured import Tap, retapped
-from app.backends.connections.source import Keeper, LinkLease, LinkSource, Parkable, Probed
+from app.backends.connections._bridged import BridgedConnection, BridgedSession
+from app.backends.connections._captured import Capture, recaptured
+from app.backends.connections.source import ConnectionLease, ConnectionSource, Keeper, Parkable, Probed
 from app.domain import BackendSpec, Limits, Principal, Rest
 from app.errors import GatewayError, InvalidMessage
-from app.processes.link import BackendLink
+from app.processes.connection import BackendConnection
 from app.telemetry.metrics import Metrics
 
 
-class SessionLink:
+class SessionConnection:
     """Sends to the session's process, or to the bridge before it."""
 
-    __slots__ = ("_asking", "_lease", "_link", "_metrics", "_parkable", "_tap", "rest", "send")
+    __slots__ = ("_asking", "_capture", "_connection", "_lease", "_metrics", "_parkable", "rest", "send")
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._lease: LinkLease | None = None
+        self._lease: ConnectionLease | None = None
         self._parkable: Parkable | None = None  # the lease, if it can rest
-        self._link: BackendLink | None = None
-        # Writes a line of the client, as BackendLink.send. Raises InvalidMessage while there is no process.
+        self._connection: BackendConnection | None = None
+        # Writes a line of the client, as BackendConnection.send. Raises InvalidMessage while there is no process.
         self.send: Callable[[bytes], None] = _refuse
-        self._tap: Tap | None = None
+        self._capture: Capture | None = None
         self._asking: anyio.CancelScope | None = None
         self.rest: Rest | None = None
 
     @property
     def is_attached(self) -> bool:
         """Whether there is, or was, a process."""
-        return self._link is not None
+        return self._connection is not None
 
     @property
     def is_bridged(self) -> bool:
         """Whether a bridge stands before the process, which speaks 2026-07-28 only."""
-        return isinstance(self._link, BridgedLink)
+        return isinstance(self._connection, BridgedConnection)
 
     @property
     def was_warm(self) -> bool:
@@ -46,11 +46,11 @@ class SessionLink:
     @property
     def process(self) -> str | None:
         """The process's id; None while there is none."""
-        return None if self._lease is None else self._lease.link.id or None
+        return None if self._lease is None else self._lease.connection.id or None
 
     async def ask(
-        self, source: LinkSource, spec: BackendSpec, limits: Limits, principal: Principal
-    ) -> LinkLease | None:
+        self, source: ConnectionSource, spec: BackendSpec, limits: Limits, principal: Principal
+    ) -> ConnectionLease | None:
         """A lease to `attach`. `release` cancels the wait for it: then None.
 
         Raises:
@@ -64,34 +64,34 @@ class SessionLink:
             lease.release("session_closed")
         return None
 
-    def attach(self, lease: LinkLease, session: BridgedSession) -> None:
+    def attach(self, lease: ConnectionLease, session: BridgedSession) -> None:
         self._lease = lease
         kept: object = lease
         self._parkable = kept if isinstance(kept, Parkable) else None  # once: it looks at each attribute
-        self._use(lease.link)
-        lease.link.attach(session)
-        self._put_tap(session)
+        self._use(lease.connection)
+        lease.connection.attach(session)
+        self._put_capture(session)
 
     def bridge(self, session: BridgedSession) -> None:
         """Puts a bridge between the session and its process, which speaks 2026-07-28 only."""
-        assert self._link is not None
-        bare = self._link if self._tap is None else retapped(self._link, session, None)
-        self._use(BridgedLink(bare, session))
-        self._put_tap(session)  # behind the bridge
+        assert self._connection is not None
+        bare = self._connection if self._capture is None else recaptured(self._connection, session, None)
+        self._use(BridgedConnection(bare, session))
+        self._put_capture(session)  # behind the bridge
 
-    def tap(self, tap: Tap | None, session: BridgedSession) -> None:
-        """`tap` is told what passes the link from now on, also one that the session gets later; None: nobody any
-        more."""
-        had, self._tap = self._tap, tap
-        if self._link is not None and (had is not None or tap is not None):
-            self._use(retapped(self._link, session, tap))
+    def capture(self, capture: Capture | None, session: BridgedSession) -> None:
+        """`capture` is told what passes the connection from now on, also one that the session gets later; None: nobody
+        any more."""
+        had, self._capture = self._capture, capture
+        if self._connection is not None and (had is not None or capture is not None):
+            self._use(recaptured(self._connection, session, capture))
 
-    def _put_tap(self, session: BridgedSession) -> None:
-        if self._tap is not None:
-            self.tap(self._tap, session)
+    def _put_capture(self, session: BridgedSession) -> None:
+        if self._capture is not None:
+            self.capture(self._capture, session)
 
-    def _use(self, link: BackendLink) -> None:
-        self._link, self.send = link, link.send
+    def _use(self, connection: BackendConnection) -> None:
+        self._connection, self.send = connection, connection.send
 
     def tell(self, line: bytes) -> None:
         """Writes a line of the gateway's own; if the process is gone or does not read, counts it as dropped."""
@@ -112,26 +112,26 @@ class SessionLink:
 
     def hold_up(self, held_up: bool) -> None:
         """Stops reading the process, or goes on."""
-        if self._link is None:
+        if self._connection is None:
             return
         if held_up:
-            self._link.pause_reading()
+            self._connection.pause_reading()
         else:
-            self._link.resume_reading()
+            self._connection.resume_reading()
 
     def asked_for(self, size: int) -> None:
-        if self._link is not None:
-            self._link.asked_for(size)
+        if self._connection is not None:
+            self._connection.asked_for(size)
 
     def heard_noise(self, line: bytes) -> None:
-        if self._link is not None:
-            self._link.heard_noise(line)
+        if self._connection is not None:
+            self._connection.heard_noise(line)
 
     def answering(self) -> bytes | None:
-        return None if self._link is None else self._link.answering()
+        return None if self._connection is None else self._connection.answering()
 
     def park(self, keeper: Keeper) -> bool:
-        """As Parkable.park; False if the link can be neither parked nor frozen."""
+        """As Parkable.park; False if the connection can be neither parked nor frozen."""
         return self._parkable is not None and self._parkable.park(keeper)
 
     def unsent(self) -> Collection[bytes]:
@@ -153,11 +153,11 @@ class SessionLink:
         self.rest = how
 
     def release(self, reason: str) -> None:
-        """Gives the link back, or stops waiting for one."""
+        """Gives the connection back, or stops waiting for one."""
         if self._asking is not None:
             self._asking.cancel()
-        if isinstance(self._link, BridgedLink):
-            self._link.end()
+        if isinstance(self._connection, BridgedConnection):
+            self._connection.end()
         if self._lease is not None:
             self._lease.release(reason)
 

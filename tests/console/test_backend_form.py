@@ -1,0 +1,26 @@
+"""The form of a backend has a field for each member that is declared, of the kind that fits it."""
+
+from app.admin.schemas.backends import BackendBody
+from app.console.backend_form import groups
+
+FIELDS = {field.name: field for part in groups().values() for field in part}
+
+
+def test_every_member_has_a_field():
+    declared = {name.partition(".")[0] for name in FIELDS}
+    assert declared | {"name", "enabled", "reason"} == set(BackendBody.model_fields)
+
+
+def test_a_field_is_of_the_kind_of_its_member():
+    kinds = {name: FIELDS[name].kind for name in ("cwd", "args", "env", "rename", "limits.cpu", "warm", "broadcast")}
+    assert kinds == {
+        "cwd": "text", "args": "lines", "env": "pairs", "rename": "json-members", "limits.cpu": "number",
+        "warm": "number-or-word", "broadcast": "flag",
+    }  # fmt: skip
+    assert FIELDS["pin_minor"].choices == ("ask", "accept")  # the default is the first
+
+
+def test_a_field_has_the_value_of_a_backend():
+    assert FIELDS["timeouts.park_s"].now({"timeouts": {"park_s": None}}) is None
+    assert FIELDS["broadcast"].now({"broadcast": False}) == "false"
+    assert FIELDS["broadcast"].now(None) is None
