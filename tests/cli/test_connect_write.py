@@ -338,12 +338,26 @@ def test_toml_keeps_its_form_its_comments_and_what_is_not_ours(home, capsys):
     assert path.read_text() == text
 
 
+IN_PIECES = """\
+[mcp_servers.time.http_headers]
+X = "1"
+[b]
+[mcp_servers.time.env]
+A = "b"
+[mcp_servers.other.env]
+Q = "1"
+[mcp_servers.time.env.deep]
+z = 1
+"""  # tomlkit loses count of them
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("mcp_servers = 3", "is not an object"),
         ("a = ", "it is not TOML"),
         ("a = " + "[" * 100_000, "nested too deeply"),
+        (IN_PIECES, "in a form that cannot be changed safely"),
     ],
 )
 def test_toml_that_is_not_understood_is_left_alone(home, capsys, text, problem):

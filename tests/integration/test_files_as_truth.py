@@ -280,7 +280,7 @@ def test_files_folders_and_stdin_are_one_and_say_which_line_is_wrong(files, tmp_
     assert f"c.yml:4: tenants.folder.backends.box: this backend is in {tmp_path}/many/a.yaml:" in twice
     (tmp_path / "bad.yaml").write_text("tenants:\n  acme:\n    backends:\n      time: {comand: x}\n")
     bad = files.apply(str(tmp_path / "bad.yaml"), "--check", code=1).stderr
-    assert "bad.yaml:4: tenants.acme.backends.time.comand: there is no such member; is `command` meant?" in bad
+    assert "bad.yaml:4: tenants.acme.backends.time.comand: there is no such member; did you mean `command`?" in bad
 
 
 def test_secrets_from_files_beside_the_file(files, gateway, tmp_path):

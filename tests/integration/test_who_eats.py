@@ -3,13 +3,14 @@
 import itertools
 import sys
 from typing import Any
+from urllib.parse import urlencode
 
 import anyio
 import httpx2
 import pytest
 
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway, until
-from tests.integration.nodes import Nodes
+from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.wire import Wire, rpc, wire
 
@@ -29,21 +30,14 @@ def greedy(node: Gateway, habit: str) -> Endpoint:
 
 def running(node: Gateway, what: str, **query: str) -> dict[str, Any]:
     """A list of all tenants, as this node gives it."""
-    words = "&".join(f"{name}={value}" for name, value in query.items())
-    answer: dict[str, Any] = node.api("GET", f"/{what}?{words}" if words else f"/{what}")
+    answer: dict[str, Any] = node.api("GET", f"/{what}?{urlencode(query)}")
     return answer
 
 
 async def of_all(node: Gateway, what: str, **query: str) -> dict[str, Any]:
-    """The same, when no node is left out: on a busy machine one may not answer within the second that it has."""
-    answers: list[dict[str, Any]] = []
-
-    def is_whole() -> bool:
-        answers.append(running(node, what, **query))
-        return answers[-1]["silent_nodes"] == []
-
-    await until(is_whole, 30, lambda: answers[-1])
-    return answers[-1]
+    """The same, when no node is left out."""
+    answer: dict[str, Any] = await said_of_all(node, f"/{what}?{urlencode(query)}")
+    return answer
 
 
 def first(node: Gateway, what: str, sort: str) -> dict[str, Any]:

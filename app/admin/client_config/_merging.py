@@ -70,9 +70,11 @@ def merged_toml(text: str, documents: Sequence[Mapping[str, Any]]) -> Merged:
                 changed |= {(member, name): entry for name, entry in merged.items()}
         text = with_tables(text, changed, REACHED_BY)
         if _as_toml(text) != wanted:
-            raise _refused("it has servers in a form that cannot be changed safely")
+            raise LookupError
     except RecursionError:
         raise _refused("it is nested too deeply") from None
+    except LookupError:  # tomlkit loses count in tables that stand in many pieces
+        raise _refused("it has servers in a form that cannot be changed safely") from None
     except ValueError as error:
         raise _refused(f"it is not TOML: {error}") from None
     return Merged(text, changes)

@@ -20,9 +20,9 @@ def with_tables(text: str, entries: Mapping[tuple[str, str], Mapping[str, Any]],
         is_new = not isinstance(tables.get(name), dict)
         if is_new:
             tables[name] = tomlkit.table()
-        table = tables[name]
-        for key in replaced.intersection(table).difference(entry):
-            del table[key]
+        for key in [each for each in tables[name] if each in replaced and each not in entry]:
+            del file[member][name][key]  # found anew: a table in pieces counts them once
+        table = file[member][name]
         table.update({key: value for key, value in entry.items() if table.get(key) != value})
         if is_new and member != list(file)[-1]:
             table.add(tomlkit.nl())

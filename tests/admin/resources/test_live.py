@@ -20,21 +20,18 @@ ALL = "/api/v1/tenants/-"
 NOTHING = {"resident_bytes": 0, "cpu_s": 0.0, "cpu_percent": None, "calls": 0, "calls_total": 0}
 
 
-async def test_sessions_are_listed_in_pages_by_their_public_ids_and_ended(rig):
+async def test_sessions_are_listed_by_their_public_ids_and_ended(rig):
     for name in ("s1", "s2", "s3"):
         rig.node.add_session("acme", name)
     rig.node.add_session("zenith", "s4")
-    first = (await rig.ask("GET", TENANT + "/sessions?limit=2")).json()
-    second = (await rig.ask("GET", f"{TENANT}/sessions?limit=2&cursor={first['next_cursor']}")).json()
-    assert [each["id"] for each in first["items"] + second["items"]] == ["s1", "s2", "s3"]
-    assert second["next_cursor"] is None
-    assert first["items"][0] == {
+    listed = (await rig.ask("GET", TENANT + "/sessions")).json()["items"]
+    assert [each["id"] for each in listed] == ["s1", "s2", "s3"]
+    assert listed[0] == {
         "id": "s1", "tenant": "acme", "backend": "echo", "principal_tenant": "acme", "issuer": "key",
         "subject": "AAAAAAAA", "client_name": "cursor", "client_version": "1.2", "address": "192.0.2.7",
         "transport": "streamable", "state": "open", "protocol_version": "2025-11-25",
         "opened_at": "2026-01-01T00:00:00Z", "age_s": 2.0, "idle_s": 1.0, "process": "p1", "node": "n1", **NOTHING,
     }  # fmt: skip
-    assert (first["total"], second["total"], first["silent_nodes"]) == (3, 3, [])
     assert (await rig.ask("DELETE", TENANT + "/sessions/s2")).status_code == 204
     again = await rig.ask("DELETE", TENANT + "/sessions/s2")
     assert (again.status_code, again.json()["reason"]) == (404, "session_not_found")
