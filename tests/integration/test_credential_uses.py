@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, 
 from tests.integration.nodes import Nodes, running_nodes, said_of_all
 from tests.integration.wire import Wire, rpc
 
-TRUNKLINE = str(Path(sys.executable).with_name("trunkline"))
 BEHIND_PROXY = {"TRUSTED_PROXIES": "127.0.0.1/32"}  # the tests are the proxy
 LINE = "a credential is used from a new address"
 COUNTER = "trunkline_credential_new_addresses_total"

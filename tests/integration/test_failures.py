@@ -247,13 +247,6 @@ async def test_sigterm_lets_calls_finish_ends_streams_and_stops_processes(own_ga
     assert not [process for process in family if is_alive(process)]
 
 
-async def _status(http: httpx2.AsyncClient, url: str) -> int:
-    try:
-        return (await http.get(url)).status_code
-    except httpx2.TransportError:
-        return 0
-
-
 def _initialize() -> dict[str, object]:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     return {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}

@@ -23,12 +23,8 @@ CALL, CALLS = 1 << 20, 8
 ACCEPTED = 4  # one is in the pipe in part, and no further one fits into 4 MiB with the rest of it
 BUSY_WITHIN_S, BUSY_BYTES = 5.0, 16 << 20
 TOLD_WITHIN_S = 1.0  # by the stopwatch
-REFUSED_WITHIN_S = 0.1  # by an open breaker, at the median
-STARTS_A_MINUTE = 12
 TIMES, LONG_TIMES = 2, 20
 FILES = 64
-TRIES = 12
-LOOP_S, LONG_LOOP_S = 5.0, 60.0
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -20,7 +20,6 @@ PAYLOADS = {
     "an emoji that was cut in two": b'{"text":"cut \\ud83d"}',
     "deep": b'{"deep":' + b"[" * 1500 + b"]" * 1500 + b"}",
 }
-ANSWER = b'{"jsonrpc":"2.0","id":%ID%,"result":{"ok":true}}'
 
 
 @pytest.fixture(scope="module", params=["session", "shared"])

@@ -29,7 +29,6 @@ from tests.redis_servers import client_of
 from tests.terminals import WITHIN_S, Terminal
 
 GUIDE = "tenants: {%s: {limits: {sessions: 7}, guides: {style: {text: Be brief.}}}}"
-SERVERS = {"mcpServers": {"one": {"command": sys.executable}, "two": {"command": sys.executable}}}
 # Ctrl-C works also where the suite was started with `&`.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 AT_ONCE = "from app.text.terminal import progress; progress.FIRST_S = 0.0"

@@ -19,7 +19,6 @@ from tests.integration.wire import Wire, rpc, wire
 TORRENT = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/torrent.py")]
 COUNT, SIZE = 48, 256 << 10  # 12 MiB: more than the sockets on the way and the log of the session hold
 SOON_S = 20.0  # before the response that is not read is given up, after 30 s
-EVENTS_ONLY = "text/event-stream"
 
 pytestmark = pytest.mark.timeout(120)
 
