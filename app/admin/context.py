@@ -34,8 +34,8 @@ from app.protocol.toolset.offer import Offer
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
-from app.storage.audit import AuditLog
-from app.storage.audit_act import Act, Change
+from app.storage.audit import Act, Change
+from app.storage.audit_log import AuditLog
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository

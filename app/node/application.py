@@ -36,7 +36,7 @@ from app.node.gateway import Gateway
 from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
 from app.storage.access.console_sessions import ConsoleSessionRepository
-from app.storage.audit import AuditLog
+from app.storage.audit_log import AuditLog
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.tools.registry import RegistryRepository

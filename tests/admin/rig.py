@@ -63,8 +63,8 @@ from app.sessions.directory import BackendDirectory
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
-from app.storage.audit import AuditLog, Which
-from app.storage.audit_act import Act
+from app.storage.audit import Act
+from app.storage.audit_log import AuditLog, Which
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository
