@@ -55,8 +55,8 @@ from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
 from app.errors import Conflict
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
+from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
-from app.limits.rate_limiter import RateLimiter
 from app.node.application import build_api
 from app.protocol.toolset.offer import Known, Offer
 from app.sessions.directory import BackendDirectory
@@ -64,7 +64,7 @@ from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import Act
-from app.storage.audit_log import AuditLog, Which
+from app.storage.audit_queries import AuditLog, Which
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository

@@ -41,7 +41,7 @@ from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import PrincipalOff, SwitchRepository
 from app.storage.audit import Act
 from app.storage.audit_follower import AuditFollower
-from app.storage.audit_log import AuditLog
+from app.storage.audit_queries import AuditLog
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredRepository
 from app.storage.engine import Database

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/architecture.md").read_text()
-MOST = {"tools/call": 30, "initialize": 75}  # files that a reader has to open to follow it
+MOST = {"tools/call": 30, "initialize": 76}  # files that a reader has to open to follow it
 NOW_AND_THEN = {"limits/_machine.py"}  # what it says is believed for a tenth of a second
 
 

@@ -13,7 +13,7 @@ from app.errors import StorageUnavailable
 from app.storage import audit_follower
 from app.storage.audit import Act, record
 from app.storage.audit_follower import AuditFollower
-from app.storage.audit_log import AuditLog, Which
+from app.storage.audit_queries import AuditLog, Which
 from app.storage.engine import Database
 from tests.postgres import empty
 

@@ -14,7 +14,7 @@ from app.cluster.session_takeover import SessionTakeover
 from app.errors import ClientError, CredentialExpired, NodeUnavailable, SessionNotFound, ShuttingDown
 from app.http.remote.forwarding import Forwarding, NotOwner, not_owner
 from app.http.transports.request import McpRequest, unless_gone
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
 from app.sessions.routes import Route

@@ -32,7 +32,7 @@ from app.sessions.routes import caller_key
 from app.sessions.sessionless.pooled_session import CallerHomes
 from app.sessions.sessionless.requests import SessionlessRequests
 from app.sessions.sessionless.suspended_calls import Place
-from app.storage.audit_log import AuditLog
+from app.storage.audit_queries import AuditLog
 from app.telemetry.call_history.history import CallHistory
 from app.telemetry.metrics import value_of
 

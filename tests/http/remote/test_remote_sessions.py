@@ -27,7 +27,7 @@ from app.http.remote import remote_sessions
 from app.http.remote.forwarding import NotOwner
 from app.http.remote.remote_sessions import Attempt, RemoteSessions
 from app.http.transports.request import ClientGone, McpRequest
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.routes import NodeRecord
