@@ -22,7 +22,7 @@ from app.domain.resources.fields import Stored
 from app.domain.resources.resource import Resource
 from app.errors import NotFound
 from app.http.problems import responses
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 
 V = TypeVar("V")
 

@@ -27,8 +27,8 @@ from app.errors import InvalidRequest, ParseError
 from app.http.dependencies import PRINCIPAL, AuthenticatedRoute, authenticate_again, authenticated_principal
 from app.http.errors import HttpRefusal
 from app.http.problems import MAX_ERRORS
+from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
-from app.limits.rate_limiter import RateLimiter
 
 MAX_SHOWN = 100  # characters of an unknown name
 READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:import`

@@ -8,7 +8,7 @@ from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.issuers import IssuerAnswer
 from app.domain import BackendSpec, Issuer
 from app.domain.resources.backends import HIDDEN
-from app.storage.audit_act import Change, between
+from app.storage.audit import Change, between
 
 # What the act's target says already, and what changes without an act.
 _LEFT_OUT = {"id", "tenant", "version", "created_at", "changed_at", "last_used_at", "key"}

@@ -26,16 +26,16 @@ from app.domain import DEFAULT_TENANT, BackendSpec, Limits, Principal, Scope, is
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
+from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
-from app.limits.rate_limiter import RateLimiter
 from app.protocol.search.index import Hit
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
-from app.storage.audit import AuditLog
-from app.storage.audit_act import Act, Change
+from app.storage.audit import Act, Change
+from app.storage.audit_queries import AuditLog
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository

@@ -162,7 +162,7 @@ def _form_of(header: bytes) -> Facts:
 
 
 class Tries(Protocol):
-    """Limits bad credentials by address (`limits.rate_limiter.RateLimiter`)."""
+    """Limits bad credentials by address (`limits.caller_rates.RateLimiter`)."""
 
     def spend(self, key: str) -> None:
         """Counts one credential. Raises RateLimited: there were too many bad ones."""

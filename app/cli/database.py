@@ -20,7 +20,7 @@ from app.errors import GatewayError, NotFound
 from app.settings.data_directory import is_in_working_directory
 from app.settings.environment import PREFIX
 from app.settings.settings import Settings
-from app.storage.audit_act import Act, Change
+from app.storage.audit import Act, Change
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database, place_of
 from app.storage.migrate import check

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.domain import KEY_ISSUER
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 
 
 class Kind(StrEnum):

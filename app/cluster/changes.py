@@ -15,7 +15,7 @@ from app.cluster._affected import EVERYTHING, Affected, affected_by
 from app.cluster.node_status.change_effects import ChangeEffects
 from app.cluster.reconcile import Reconciler
 from app.errors import GatewayError
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.audit_follower import AuditFollower
 
 if TYPE_CHECKING:

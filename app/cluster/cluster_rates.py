@@ -45,7 +45,7 @@ Run = Callable[[Sequence[Any], Sequence[Any]], Awaitable[Any]]
 
 
 class Rates(Protocol):
-    """Has buckets that all nodes share (`limits.gates.TenantGates`, `limits.tenant_budgets.TenantBudgets`)."""
+    """Has buckets that all nodes share (`limits.tenant_limits.TenantGates`, `limits.tenant_budgets.TenantBudgets`)."""
 
     def buckets(self) -> Iterable[tuple[str, TokenBucket]]:
         """By names that are the same on every node."""

@@ -17,8 +17,8 @@ import msgspec
 from app.auth.sealing import Sealer
 from app.cluster._periodic import repeat
 from app.errors import GatewayError
-from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import NO_MEMORY, MemoryUse, TenantBudgets
+from app.limits.tenant_limits import TenantGates
 
 if TYPE_CHECKING:
     from app.cluster.redis.connection import RedisConnection

@@ -18,7 +18,7 @@ from app.console.visit import HEADERS, Templates
 from app.domain import Issuer, is_name
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 
 MAX_FORM_BYTES = 64 << 10  # a token may be long
 HOME, SIGN_IN = "/console", "/console/sign-in"

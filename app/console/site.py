@@ -21,7 +21,7 @@ from app.console.views import PAGES
 from app.console.visit import HEADERS, Page, Templates, Visit, locked_down
 from app.errors import GatewayError
 from app.http.errors import http_status
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from app.errors import InvalidRequest
 from app.http._registry_documents import LATEST, Asked, Documents, Server, etag_of, version_of
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL, authenticate
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 
 PREFIX, PREFIX_OF_DEFAULT = "/registry/", "/v0.1/"
 REMEMBER_S = 2.0

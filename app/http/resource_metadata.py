@@ -15,7 +15,7 @@ from app.domain import Scope, is_name
 from app.errors import Forbidden, NotFound, RateLimited, StorageUnavailable, Unauthenticated
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 
 PREFIX = "/.well-known/oauth-protected-resource"
 

@@ -7,7 +7,7 @@ GET /api/v1/use and the log name them.
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from app.limits.gates import TenantGates
+from app.limits.tenant_limits import TenantGates
 from app.telemetry.metrics import Metrics
 
 NEAR = 0.8  # of a limit

@@ -31,12 +31,12 @@ from app.http.transports.request_log import RequestLog
 from app.http.transports.rest import Door, Rest
 from app.http.transports.sessionless_http import SessionlessHttp
 from app.http.transports.streamable_http import StreamableHttp
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 from app.node.gateway import Gateway
 from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
 from app.storage.access.console_sessions import ConsoleSessionRepository
-from app.storage.audit import AuditLog
+from app.storage.audit_queries import AuditLog
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
 from app.storage.tools.registry import RegistryRepository

@@ -18,7 +18,7 @@ from app.domain import DEFAULT_TENANT, ApiKey, BackendSpec, Scope
 from app.errors import GatewayError, NotFound, Unauthenticated
 from app.node import demo_clock
 from app.node.gateway import Gateway
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 
 BACKEND = "time"
 KEY_DAYS = 30

@@ -23,6 +23,7 @@ from app.jail.spawner.client import SpawnerClient, SpawnerLost, SpawnFailed
 from app.processes._disk import DiskWatch
 from app.processes._meter import Meter
 from app.processes._start_failures import full, homeless, not_started, unprotected
+from app.processes._stopping import names_of, stop
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import NoFork, Start, fork_deadline
 from app.processes.freezer import Freezer
@@ -276,12 +277,12 @@ class Supervisor:
             logger.warning(
                 "Backend process ended: %s",
                 process.exit.description,
-                extra=_names(process) | {"reason": reason, "stderr": process.exit.stderr},
+                extra=names_of(process) | {"reason": reason, "stderr": process.exit.stderr},
             )
         try:
             on_gone(process)
         except Exception:
-            logger.exception("Could not handle the end of a backend process", extra=_names(process))
+            logger.exception("Could not handle the end of a backend process", extra=names_of(process))
 
     # --- stopping
 
@@ -290,7 +291,9 @@ class Supervisor:
         `BackendProcess.begin_stop`."""
         if self._tasks is not None and not process.is_stopping():
             process.begin_stop(why)
-            self._tasks.start_soon(self._finish_stop, process, name="stop a backend")
+            options = self._options
+            graces = options.eof_grace_s, options.term_grace_s, options.kill_wait_s
+            self._tasks.start_soon(stop, process, *graces, name="stop a backend")
 
     async def _stop_all(self) -> None:
         """Stops all processes at once, and waits no longer than stopping one takes."""
@@ -301,21 +304,6 @@ class Supervisor:
         with anyio.move_on_after(options.eof_grace_s + options.term_grace_s + options.kill_wait_s):
             for process in processes:
                 await process.wait_gone()
-
-    async def _finish_stop(self, process: BackendProcess) -> None:
-        with anyio.CancelScope(shield=True):  # each wait is bounded; cancelling would leave the process running
-            if await _gone_within(process, self._options.eof_grace_s):
-                return
-            process.terminate()
-            if await _gone_within(process, self._options.term_grace_s):
-                return
-            process.kill()
-            if not await _gone_within(process, self._options.kill_wait_s):
-                logger.error(
-                    "A backend process was killed, and its end is not known: it hangs in the kernel (disk, NFS), or "
-                    "the spawner stands still",
-                    extra=_names(process),
-                )
 
     # --- watching
 
@@ -343,15 +331,3 @@ class Supervisor:
                 await self._disks.sweep({process: held.home.limited for process, held in self._processes.items()})
             except Exception:
                 logger.exception("Could not measure what backend processes have written; will retry")
-
-
-async def _gone_within(process: BackendProcess, seconds: float) -> bool:
-    with anyio.move_on_after(seconds):
-        await process.wait_gone()
-        return True
-    return False
-
-
-def _names(process: BackendProcess) -> dict[str, object]:
-    spec = process.spec
-    return {"backend": spec.name, "backend_tenant": spec.tenant, "backend_process": process.id, "pid": process.pid}

@@ -8,7 +8,7 @@ import msgspec
 from app.backends.connections.session_connection import SessionConnection
 from app.domain import BackendSpec
 from app.errors import BackendError, CredentialExpired, GatewayError, LimitReached, QuotaExceeded, ResponseTooLarge
-from app.limits.gates import TenantGate
+from app.limits.tenant_limits import TenantGate
 from app.limits.unread_answers import LARGE_BYTES
 from app.protocol.commands import Answer, Call, Failed, Listen, ToStream, is_tool_error
 from app.protocol.exchange import Exchange

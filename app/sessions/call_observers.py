@@ -13,7 +13,7 @@ import msgspec
 from app.backends.connections.session_connection import SessionConnection
 from app.domain import BackendSpec, Principal, public_id
 from app.errors import GatewayError
-from app.limits.gates import TenantGate
+from app.limits.tenant_limits import TenantGate
 from app.processes.process import BackendProcess
 from app.protocol.commands import TARGETS, Answer, Failed
 from app.protocol.eras.sessionless_envelope import SESSIONLESS, SUPPORTED

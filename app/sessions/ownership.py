@@ -1,7 +1,6 @@
 """Ownership: the routes that this node owns. Claims them before a session opens, releases them after it has ended."""
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator
 from typing import Self
 
@@ -11,10 +10,10 @@ from anyio.abc import TaskGroup
 from app.concurrency.single_flight import SingleFlight
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.sessions.routes import CALLER, Quota, Route, RouteStore, caller_key, session_key, tag_of
+from app.sessions.routes import CALLER, Quota, Route, RouteStore, caller_key
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 
-SESSION_ID_BYTES = 24  # 192 random bits
 MAX_RELEASES = 10_000  # pending, while the store does not answer; routes that are not released expire
 RELEASE_AGAIN_S = 1.0
 RELEASES_AT_ONCE = 16
@@ -63,10 +62,6 @@ class Ownership:
             tasks, self._tasks = self._tasks, None
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
-
-    def new_session_id(self) -> str:
-        """An id that nobody can guess, and that names this node: it is found even if its route is lost."""
-        return f"{tag_of(self.node)}.{secrets.token_urlsafe(SESSION_ID_BYTES)}"
 
     async def claim_session(
         self, session_id: str, principal: Principal, tenant: str, backend: str, transport: str, limits: Limits

@@ -1,12 +1,11 @@
-"""When sessions have lived long enough; and Reclaiming: which idle ones end earlier to make room for others."""
+"""Reclaiming: which idle sessions end before their time, to make room for others."""
 
 import time
 from collections.abc import Iterable
 from heapq import nsmallest
 
-from app.domain import KEY_ISSUER, BackendSpec, Principal
+from app.domain import BackendSpec, Principal
 from app.protocol.lifecycle import SessionState
-from app.sessions._calls import is_past
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.parking import Parking
@@ -16,21 +15,6 @@ RECLAIMED = "reclaimed"  # the reason with which such a session is closed
 RELEASED_WITHIN_S = 1.0  # how long a new session waits until the route store has released the one that ended for it
 AGAIN_S = 0.25  # when to ask again on a node that reclaims nothing now
 ROOM_OF_SESSIONS = ("sessions", "sessions_per_principal", "node_sessions")
-
-
-def why_over(session: Session, now: float) -> str | None:
-    """Why the session should end now: "idle", "too_old" or "credential_expired"; None if it should not.
-
-    Only an API key ends its sessions: a token is replaced by another one of the same principal.
-    """
-    timeouts, exchange = session.spec.timeouts, session.exchange
-    if now - session.opened_at > timeouts.absolute_s:
-        return "too_old"
-    if session.principal.issuer == KEY_ISSUER and not exchange.in_flight and is_past(session.principal.expires_at):
-        return "credential_expired"
-    if exchange.in_flight or session.streams.listen.attached or session.state is SessionState.CONNECTING:
-        return None
-    return "idle" if now - session.last_seen > timeouts.idle_s else None
 
 
 def idle_since(session: Session, now: float) -> float | None:

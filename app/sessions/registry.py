@@ -18,8 +18,8 @@ from app.errors import (
     SessionNotFound,
     ShuttingDown,
 )
-from app.limits.gates import Tallies, TenantGates
 from app.limits.overload import Overload
+from app.limits.tenant_limits import Tallies, TenantGates
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.jsonrpc import Notification
@@ -35,8 +35,8 @@ from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.parking import Parking
 from app.sessions.reclaiming import RELEASED_WITHIN_S, Reclaiming
-from app.sessions.routes import session_key
 from app.sessions.session import Session, Surroundings
+from app.sessions.session_ids import new_session_id, session_key
 from app.sessions.streams.journal import NotDurable
 from app.sessions.sweeping import Sweeping
 from app.telemetry.metrics import Metrics
@@ -162,7 +162,7 @@ class SessionRegistry:
     async def _open(
         self, principal: Principal, spec: BackendSpec, limits: Limits, transport: str, still_allowed: AskAgain
     ) -> Session:
-        session_id = self._ownership.new_session_id()
+        session_id = new_session_id(self._ownership.node)
         session = self._admit(session_id, principal, spec, limits, transport)
         self._on_new(session)
         try:

@@ -12,7 +12,7 @@ from app.backends.connections.session_connection import SessionConnection
 from app.backends.connections.source import ConnectionLease, ConnectionSource
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
-from app.limits.gates import TenantGate
+from app.limits.tenant_limits import TenantGate
 from app.processes.endings import Exit
 from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
 from app.protocol.eras.sessionless_envelope import refuses_handshake

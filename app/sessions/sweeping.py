@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import anyio
 
-from app.domain import public_id
+from app.domain import KEY_ISSUER, public_id
 from app.protocol.lifecycle import SessionState
+from app.sessions._calls import is_past
 from app.sessions._ended import EndedSessions
 from app.sessions.loop_pause import StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.parking import Parking
-from app.sessions.reclaiming import why_over
 from app.sessions.session import Session
 
 SWEEP_S = 0.25  # how late the deadline of a call may be noticed
@@ -24,6 +24,21 @@ SHARES = 4  # sweeps in which each session is looked at once: how late its age m
 READ_S = 0.001  # a turn of the event loop
 
 log = logging.getLogger(__name__)
+
+
+def why_over(session: Session, now: float) -> str | None:
+    """Why the session should end now: "idle", "too_old" or "credential_expired"; None if it should not.
+
+    Only an API key ends its sessions: a token is replaced by another one of the same principal.
+    """
+    timeouts, exchange = session.spec.timeouts, session.exchange
+    if now - session.opened_at > timeouts.absolute_s:
+        return "too_old"
+    if session.principal.issuer == KEY_ISSUER and not exchange.in_flight and is_past(session.principal.expires_at):
+        return "credential_expired"
+    if exchange.in_flight or session.streams.listen.attached or session.state is SessionState.CONNECTING:
+        return None
+    return "idle" if now - session.last_seen > timeouts.idle_s else None
 
 
 class Sweeping:

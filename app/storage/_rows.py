@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.resources.members import declared_members, plain, reader_of
 from app.errors import FIXED, ConcurrentChange, LimitReached, NotFound, QuotaExceeded, Whose
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 V = TypeVar("V")

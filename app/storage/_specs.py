@@ -13,7 +13,7 @@ from app.domain import BackendSpec, home_of
 from app.errors import Conflict, NotFound
 from app.storage._rows import NamedRepository, microseconds, object_of, values_of
 from app.storage._tables import backends, tenants, toolsets
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.tools.approvals import Judgement, keep
 
 _OWNER = (tenants.c.created_at.label("tenant_created_at"), tenants.c.sandbox_exempt)

@@ -1,84 +1,98 @@
-"""The audit trail in the database. It is append-only: triggers refuse to change or delete a row."""
+"""Act: an administrative action for the audit trail, with the changes it made, cut to what the trail stores."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Row, Select, func, select
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.storage._tables import audit
-from app.storage.audit_act import Act, changes_in
-from app.storage.engine import Database
+
+MAX_VALUE = 500  # characters of JSON; of a longer value the beginning is stored, as text
+MAX_DETAIL = 1000  # characters
+MAX_CHANGES = 8 << 10  # bytes of all changes of one act; the names of members that do not fit are in its detail
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """A recorded act. Ids grow in the order of commits. `left_out` is the number of changes that did not fit."""
+class Change:
+    """One member, by its path: `limits.sessions`. Values are JSON; None is no value, a secret only a placeholder."""
 
-    id: int
-    act: Act
-    left_out: int = 0
+    member: str
+    old: Any
+    new: Any
+
+
+def kept_of(changes: Sequence[Change]) -> dict[str, Any] | None:
+    """The changes as the trail stores them: as many as fit, and the number of the others."""
+    if not changes:
+        return None
+    kept, size = list[list[Any]](), 0
+    for each in changes:
+        row = [each.member, _cut(each.old), _cut(each.new)]
+        size += len(json.dumps(row))
+        if size > MAX_CHANGES:
+            break
+        kept.append(row)
+    return {"members": kept, "left_out": len(changes) - len(kept)}
+
+
+def changes_in(kept: Mapping[str, Any] | None) -> tuple[tuple[Change, ...], int]:
+    """The inverse of `kept_of`: the stored changes, and the number of the others."""
+    if kept is None:
+        return (), 0
+    return tuple(Change(*row) for row in kept["members"]), kept["left_out"]
+
+
+def between(old: Mapping[str, Any], new: Mapping[str, Any], also: Iterable[str] = ()) -> tuple[Change, ...]:
+    """The differences of two JSON objects, by path. `also` are paths of secrets that differ although their placeholders
+    are equal."""
+    before, after, unlike = _flat(old), _flat(new), frozenset(also)
+    members = dict.fromkeys([*before, *after])
+    found = (Change(each, before.get(each), after.get(each)) for each in members)
+    return tuple(each for each in found if each.old != each.new or each.member in unlike)
+
+
+def _flat(members: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = dict[str, Any]()
+    for name, value in members.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def _cut(value: Any) -> Any:
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= MAX_VALUE:
+        return value
+    return (value if isinstance(value, str) else text)[:MAX_VALUE] + "…"
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
-    """A filter: entries must match every field that is given. `actor` is the subject of the principal.
+class Act:
+    """Who did what to which object, and what that changed. Holds no secret.
 
-    `action`, `target` and `actor` are exact, or prefixes if they end with `*`. `since` is inclusive, `until` exclusive.
+    `tenant` is the one it concerns, `actor` the identity of a principal, `action` a word such as `backend.create`,
+    `target` the object's path below its tenant, `request_id` that of the log.
     """
 
-    tenant: str | None = None
-    action: str | None = None
-    target: str | None = None
-    actor: str | None = None
-    request_id: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def narrow(self, query: Select[Any]) -> Select[Any]:
-        patterns = ((audit.c.action, self.action), (audit.c.target, self.target), (audit.c.actor_subject, self.actor))
-        query = query.where(*(_fits(column, text) for column, text in patterns if text is not None))
-        exact = ((audit.c.tenant, self.tenant), (audit.c.request_id, self.request_id))
-        query = query.where(*(column == text for column, text in exact if text is not None))
-        if self.since is not None:
-            query = query.where(audit.c.at >= self.since)
-        return query if self.until is None else query.where(audit.c.at < self.until)
+    tenant: str
+    actor: tuple[str, str, str]
+    action: str
+    target: str
+    at: datetime
+    request_id: str = ""
+    detail: str = ""
+    changes: tuple[Change, ...] = ()
 
 
-class AuditLog:
-    """Reads the trail, and records acts that change nothing in the database. `Database.write` records the others."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def append(self, act: Act) -> None:
-        """Records an act on something that lives in memory only. Call it first: no record, no act.
-
-        Raises:
-            StorageUnavailable: it cannot be recorded now.
-        """
-        async with self._database.write(act):
-            pass
-
-    async def list(self, which: Which, *, before: int | None = None, limit: int) -> Sequence[AuditEntry]:
-        """Up to `limit` of these entries, newest first, with ids smaller than `before`."""
-        query = which.narrow(select(audit)).order_by(audit.c.id.desc()).limit(limit)
-        if before is not None:
-            query = query.where(audit.c.id < before)
-        return [entry_of(row) for row in await self._database.rows(query)]
-
-
-def entry_of(row: Row[Any]) -> AuditEntry:
-    actor = (row.actor_tenant, row.actor_issuer, row.actor_subject)
-    changes, left_out = changes_in(row.changes)
-    act = Act(row.tenant, actor, row.action, row.target, row.at, row.request_id, row.detail, changes)
-    return AuditEntry(row.id, act, left_out)
-
-
-def _fits(column: Column[str], text: str) -> ColumnElement[bool]:
-    if not text.endswith("*"):
-        return column == text
-    # Not LIKE, which ignores case on SQLite; nor a range, which depends on the collation on PostgreSQL.
-    beginning = text[:-1]
-    return func.substr(column, 1, len(beginning)) == beginning
+async def record(connection: AsyncConnection, act: Act) -> None:
+    """Writes it in the transaction of the change itself, so that there is never one without the other."""
+    actor = dict(zip(("actor_tenant", "actor_issuer", "actor_subject"), act.actor, strict=True))
+    values = {**asdict(act), **actor, "detail": act.detail[:MAX_DETAIL], "changes": kept_of(act.changes)}
+    del values["actor"]
+    await connection.execute(insert(audit).values(values))

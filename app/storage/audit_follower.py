@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from app.errors import GatewayError
 from app.storage._tables import audit
-from app.storage.audit import AuditEntry, entry_of
-from app.storage.audit_act import Act
+from app.storage.audit import Act
+from app.storage.audit_queries import AuditEntry, entry_of
 from app.storage.engine import Database
 
 MAX_NEW = 1000  # in one look; a node that is further behind compares everything

@@ -10,7 +10,7 @@ from app.domain.resources.resource import Resource
 from app.errors import Conflict, NotFound
 from app.storage._rows import NamedRepository, matching, object_of, require_room, values_of
 from app.storage._tables import metadata, tenants
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 S = TypeVar("S", bound=Stored)

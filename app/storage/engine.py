@@ -30,7 +30,7 @@ from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage._database_errors import FULL, UNCERTAIN, is_damaged, is_untold, translated
 from app.storage._sqlite_file import SqliteFile
 from app.storage._tables import metadata
-from app.storage.audit_act import Act, record
+from app.storage.audit import Act, record
 
 WAIT_S = 5.0  # how long a transaction may wait for others, in this process and elsewhere; it takes milliseconds
 ANSWER_S = 10.0  # a server that has not answered by then hangs: its own time-outs are shorter

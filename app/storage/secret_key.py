@@ -15,7 +15,7 @@ from sqlalchemy import insert, select, update
 
 from app.errors import Conflict, SettingsError, StorageReadOnly
 from app.storage._tables import secret_key_check
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 ITERATIONS = 100_000

@@ -11,7 +11,7 @@ from app.domain import DEFAULT_TENANT, Tenant, home_of
 from app.errors import Conflict, NotFound
 from app.storage._rows import VersionedTable, microseconds, object_of, values_of
 from app.storage._tables import backends, tenants
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.calls import CallRepository
 from app.storage.engine import Database
 

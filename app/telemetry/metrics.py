@@ -28,7 +28,7 @@ ERROR_CODES = frozenset({
     *range(-32022, -32019), *range(-32016, -32009), -32700, -32603, -32602, -32601, -32600, -32002, -32001, -32800,
 })  # fmt: skip
 
-# Of tenants, sessions and the node. The names of `limits.rate_limiter` come in addition.
+# Of tenants, sessions and the node. The names of `limits.caller_rates` come in addition.
 LIMITS = (
     "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
     "max_processes", "memory_mb", "spawns_per_minute", "node_processes", "node_waiting", "node_sessions",

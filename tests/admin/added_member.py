@@ -21,7 +21,7 @@ from app.cli.parser import parse
 from app.cli.rest import Rest
 from app.console.backend_form import Field, groups
 from app.node.application import build_api
-from app.storage.audit_act import Change
+from app.storage.audit import Change
 from tests.admin.rig import Rig, filled_file, open_rig
 from tests.cli.files.test_exporting import Direct
 

@@ -55,16 +55,16 @@ from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
 from app.errors import Conflict
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
+from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
-from app.limits.rate_limiter import RateLimiter
 from app.node.application import build_api
 from app.protocol.toolset.offer import Known, Offer
 from app.sessions.directory import BackendDirectory
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
-from app.storage.audit import AuditLog, Which
-from app.storage.audit_act import Act
+from app.storage.audit import Act
+from app.storage.audit_queries import AuditLog, Which
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredResources
 from app.storage.due import DueRepository

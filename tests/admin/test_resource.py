@@ -23,7 +23,7 @@ from app.cli.rest import Refused, Rest
 from app.domain import NAME_PATTERN
 from app.domain.resources.fields import NAME_SPELLING
 from app.storage._tables import metadata
-from app.storage.audit_act import Change
+from app.storage.audit import Change
 from tests.admin import notes
 from tests.admin.rig import Rig, filled_file, open_rig
 from tests.cli.files.test_exporting import Direct

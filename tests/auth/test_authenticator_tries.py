@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from app.auth.api_keys import ApiKeys, KeyMaker, key_id
 from app.auth.authenticator import Authenticator
 from app.errors import RateLimited, StorageUnavailable, Unauthenticated
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 from tests.auth.fakes import NOW, FakeStore
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"

@@ -14,7 +14,7 @@ from app import __version__, cli
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.settings.settings import Settings
 from app.storage.access.api_keys import ApiKeyRepository
-from app.storage.audit import AuditLog, Which
+from app.storage.audit_queries import AuditLog, Which
 from app.storage.engine import Database
 from tests.databases import migrate
 

@@ -18,14 +18,15 @@ from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import GatewayError, RoutesUnavailable
-from app.limits.gates import TenantGates
+from app.limits.tenant_limits import TenantGates
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import parse_client
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.parking import Parking
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session, Surroundings
+from app.sessions.session_ids import session_key
 from app.sessions.streams.journal_store import Journaled, JournalStore, JournalWrite, Outcome
 from app.sessions.streams.resumption import Reader
 from app.sessions.streams.streams import Reply

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from app.cluster._affected import Affected, Kind, affected_by
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 
 
 @pytest.mark.parametrize(

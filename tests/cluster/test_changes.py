@@ -39,9 +39,9 @@ from app.sessions.session import Session
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import PrincipalOff, SwitchRepository
-from app.storage.audit import AuditLog
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.audit_follower import AuditFollower
+from app.storage.audit_queries import AuditLog
 from app.storage.backends import BackendRepository
 from app.storage.declared import StoredRepository
 from app.storage.engine import Database

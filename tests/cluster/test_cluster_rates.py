@@ -16,8 +16,8 @@ from app.cluster.redis._waiting_commands import USUAL_DEADLINES, Deadlines
 from app.cluster.redis.connection import RedisConnection, Script
 from app.domain import Limits
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.limits.gates import TenantGate, TenantGates
 from app.limits.tenant_budgets import TenantBudgets
+from app.limits.tenant_limits import TenantGate, TenantGates
 from app.telemetry.metrics import Metrics
 from tests.redis_servers import RedisServer
 

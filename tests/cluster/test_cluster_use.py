@@ -16,8 +16,8 @@ from app.cluster.redis._waiting_commands import USUAL_DEADLINES, Deadlines
 from app.cluster.redis.connection import RedisConnection
 from app.domain import Limits
 from app.errors import QuotaExceeded
-from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import MemoryUse, TenantBudgets
+from app.limits.tenant_limits import TenantGates
 from app.telemetry.metrics import Metrics
 from tests.redis_servers import RedisServer, client_of
 

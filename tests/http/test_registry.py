@@ -12,7 +12,7 @@ from app.domain import RegistryMode
 from app.errors import InvalidRequest, StorageUnavailable
 from app.http._registry_documents import Asked, Documents, etag_of
 from app.http.registry import MAX_REMEMBERED, REMEMBER_S, Registries, _since
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from app.auth.tokens import Target
 from app.errors import RateLimited, StorageUnavailable, Unauthenticated
 from app.http import resource_metadata
 from app.http.resource_metadata import REMEMBER_S, Remembered, challenge
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 
 
 class Database:

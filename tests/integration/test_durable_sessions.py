@@ -21,15 +21,16 @@ from app.cluster.journal_writer import JournalWriter
 from app.cluster.redis.connection import RedisConnection
 from app.cluster.routing.journal_stores import RedisJournalStore
 from app.domain import BackendSpec, Limits, Principal
-from app.limits.gates import TenantGates
 from app.limits.tenant_budgets import TenantBudgets
+from app.limits.tenant_limits import TenantGates
 from app.processes.homes import Homes
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import parse_client
 from app.sessions.loop_pause import StandstillDetector
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session, Surroundings
+from app.sessions.session_ids import session_key
 from app.sessions.streams.streams import Reply
 from app.telemetry.metrics import Metrics
 from tests.cluster.durable import ALICE, SEALER

@@ -3,7 +3,7 @@
 import pytest
 
 from app.domain import Limits
-from app.limits.gates import TenantGates
+from app.limits.tenant_limits import TenantGates
 from app.limits.use_metrics import show_use
 from app.telemetry.metrics import Metrics
 

@@ -35,7 +35,7 @@ PLATFORM = ("tests/auth/test_tokens_of_the_platform.py",)
 PLATFORM_STORED = ("tests/storage/access/test_issuers_of_the_platform.py",)
 KEYS = ("tests/auth/test_api_keys.py",)
 POLICY = ("tests/auth/test_policy.py",)
-GATES = ("tests/limits/test_gates.py", "tests/limits/test_bucket.py")
+GATES = ("tests/limits/test_tenant_limits.py", "tests/limits/test_bucket.py")
 PLAN = ("tests/backends/test_plan.py",)
 WAITS = ("tests/http/transports/test_front_still_allowed.py",)
 POOL = ("tests/backends/test_pool.py", "tests/backends/test_pool_breaker.py")
@@ -406,38 +406,38 @@ FAULTS = (
     # --- limits
     Fault(
         "a tenant has one session more than it may",
-        "app/limits/gates.py",
+        "app/limits/tenant_limits.py",
         "if limits.sessions is not None and self.sessions >= limits.sessions:",
         "if limits.sessions is not None and self.sessions > limits.sessions:",
         GATES,
     ),
     Fault(
         "the calls of a closed session stay counted",
-        "app/limits/gates.py",
+        "app/limits/tenant_limits.py",
         "        self.begun -= begun",
         "        self.begun -= 0",
         GATES,
     ),
     Fault(
         "a closed session stays counted",
-        "app/limits/gates.py",
+        "app/limits/tenant_limits.py",
         "self.sessions -= 1\n        self.begun -= begun",
         "self.sessions -= 0\n        self.begun -= begun",
         GATES,
     ),
     Fault(
         "an ended call stays counted",
-        "app/limits/gates.py",
+        "app/limits/tenant_limits.py",
         '"""Undoes `begin_call`."""\n        self.in_flight -= 1',
         '"""Undoes `begin_call`."""\n        self.in_flight -= 0',
         GATES,
     ),
     Fault(
         "calls on other nodes do not count",
-        "app/limits/gates.py",
+        "app/limits/tenant_limits.py",
         "self.in_flight + self.remote_in_flight >= limit",
         "self.in_flight >= limit",
-        ("tests/limits/test_gates.py", "tests/cluster/test_cluster_use.py"),
+        ("tests/limits/test_tenant_limits.py", "tests/cluster/test_cluster_use.py"),
     ),
     Fault(
         "a refused request costs a token",

@@ -478,10 +478,10 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "a batch over the burst is told of the rate",
-        "app/limits/gates.py",
+        "app/limits/tenant_limits.py",
         "if burst is None or messages <= burst else",
         "if burst is None or messages > 0 else",
-        ("tests/limits/test_gates_hints.py",),
+        ("tests/limits/test_tenant_limits_hints.py",),
     ),
     Fault(
         "whoever raises a session's calls is not told that open sessions keep theirs",

@@ -56,7 +56,13 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("every argument of an interpreter opens what is beside it", "app/jail/sandbox/scripts.py", "argument == first and not is_code", "not is_code", NEEDS),
     Fault("a program opens all the programs beside it", "app/jail/sandbox/scripts.py", "os.path.basename(folder) not in _PROGRAMS", "folder", NEEDS),
     Fault("a module that is shown already is said to be missed", "app/backends/checks/_modules.py", "not _is_shown(path, spec)", "path", ("tests/backends/checks/test_modules.py",)),
-    Fault("a variable cannot name the home", _COMPOSER, "value.replace(HOME_WORD, home)", "value", COMPOSER),
+    Fault(
+        "a variable cannot name the home",
+        "app/jail/sandbox/environment.py",
+        "value.replace(HOME_WORD, home)",
+        "value",
+        ("tests/jail/sandbox/test_environment.py",),
+    ),
     Fault(
         "forks share a variable that names the home",
         "app/processes/forking/_making.py",

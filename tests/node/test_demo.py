@@ -19,7 +19,7 @@ from app.errors import SettingsError, StorageReadOnly
 from app.node import demo, demo_clock, listeners
 from app.node.gateway import Gateway, open_gateway
 from app.settings.settings import Settings
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from tests.databases import migrate
 
 BASE = "http://127.0.0.1:1"

@@ -26,11 +26,12 @@ from app.limits.loop_shares import LoopShares
 from app.node.gateway import Gateway, open_gateway
 from app.node.parts import credentials as module
 from app.protocol.lifecycle import SessionState
-from app.sessions.routes import Quota, Route, caller_key, session_key
+from app.sessions.routes import Quota, Route, caller_key
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 from app.sessions.sessionless.pooled_sessions import Caller
 from app.settings.settings import Settings
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from tests.node.test_gateway import SERVER, Make, alone, open_session, somebody
 from tests.redis_servers import client_of
 

@@ -10,7 +10,8 @@ from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.sessions import ownership
 from app.sessions.ownership import Ownership
-from app.sessions.routes import Route, caller_key, session_key
+from app.sessions.routes import Route, caller_key
+from app.sessions.session_ids import session_key
 from tests.cluster.routing.rig import open_store, record
 from tests.sessions.fakes import HeldStore
 
@@ -76,12 +77,6 @@ async def test_a_session_that_came_back_has_not_ended(owned):
     owned.release(session_key("s"))
     await claim(owned)
     assert not owned.has_ended(session_key("s"))
-
-
-async def test_an_id_says_which_node_gave_it_out(owned):
-    first, second = owned.new_session_id(), owned.new_session_id()
-    assert first != second
-    assert first.startswith(A[:8] + ".")
 
 
 async def test_what_is_refused_is_not_said_to_be_ours(owned, store):

@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from app.errors import StorageUnavailable
 from app.storage import audit_follower
-from app.storage.audit import AuditLog, Which
-from app.storage.audit_act import Act, record
+from app.storage.audit import Act, record
 from app.storage.audit_follower import AuditFollower
+from app.storage.audit_queries import AuditLog, Which
 from app.storage.engine import Database
 from tests.postgres import empty
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from app.errors import SettingsError
 from app.storage._tables import audit, secret_key_check
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database, place_of
 from app.storage.secret_key import SALT_BYTES, SecretKeyCheck
 

@@ -13,7 +13,7 @@ from app.admin._route import ResourceRouter
 from app.admin.context import Access, MayAudit, Platform
 from app.admin.schemas.fields import SpelledAsName, one_line
 from app.http.problems import responses
-from app.storage.audit import AuditEntry, Which
+from app.storage.audit_queries import AuditEntry, Which
 
 MAX_ID = 2**63 - 1
 

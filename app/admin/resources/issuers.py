@@ -21,7 +21,7 @@ from app.auth.tokens import place_of, source_of
 from app.domain import DEFAULT_TENANT, Issuer, Scope
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.http.problems import responses
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 
 router = ResourceRouter(tags=["issuers"])
 

@@ -18,7 +18,7 @@ from app.concurrency.single_flight import SingleFlight
 from app.domain import BackendSpec
 from app.errors import Conflict, StorageUnavailable
 from app.protocol.toolset.offer import Offer
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.tools.approvals import Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRow
 

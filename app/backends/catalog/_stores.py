@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.tools.approvals import Approval, Approvals, Judgement
 from app.storage.tools.catalog import CatalogRow
 

@@ -26,7 +26,7 @@ from app.domain import BackendSpec, Limits
 from app.errors import BackendTimeout, BackendUnavailable, GatewayError, NotFound, StorageUnavailable
 from app.protocol.approval import MAX_NAMES
 from app.protocol.toolset.offer import Known, Offer
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.tools.approvals import Approvals, Judgement
 from app.storage.tools.catalog import CatalogRow
 from app.telemetry.metrics import Metrics

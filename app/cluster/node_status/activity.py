@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 import msgspec
 
-from app.limits.gates import BOUNDS, OTHERS, Taken, Tallies
+from app.limits.tenant_limits import BOUNDS, OTHERS, Taken, Tallies
 
 STEP_S = 5
 STEPS = 180

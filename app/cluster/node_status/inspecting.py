@@ -22,7 +22,7 @@ from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import since_boot
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.session import Session
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
 from app.telemetry.capture.inspections import Inspections

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.limits.gates import Identity, TenantGate
+from app.limits.tenant_limits import Identity, TenantGate
 
 MOST_PRINCIPALS = 100  # that a node tells: the one with the most sessions on all nodes is very likely among them
 

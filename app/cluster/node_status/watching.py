@@ -7,8 +7,8 @@ from typing import Self
 
 from app.cluster.node_status.activity import Activity, Looked
 from app.cluster.node_status.problems.watch import ProblemWatch
-from app.limits.gates import Tallies, TenantGate
 from app.limits.lately import Refusals
+from app.limits.tenant_limits import Tallies, TenantGate
 from app.processes.process import BackendProcess
 
 

@@ -11,8 +11,8 @@ from app.http.errors import http_status
 from app.http.request_ids import RequestIds
 from app.http.transports.access_lines import MAX_DETAIL, AccessLine, AccessLines, Seen
 from app.http.transports.request import MAX_NAME, McpRequest
-from app.limits.gates import Tallies
 from app.limits.lately import Refusals
+from app.limits.tenant_limits import Tallies
 from app.protocol.jsonrpc import Message, Notification, Request, string_of
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics, error_label

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from app.domain import HOME_WORD, BackendSpec, Network, ProcessLimits
+from app.domain import BackendSpec, Network, ProcessLimits
 from app.jail.egress.egress import Egress, EgressLine
-from app.jail.egress.environment import PROXY_PORT, proxy_environment
 from app.jail.egress.outgoing import NothingAllowed
 from app.jail.sandbox import _handed_in as handed_in
 from app.jail.sandbox._bubblewrap import CAPABILITIES, HOME, HOSTNAME, TEMPORARY, Room, below_temporary, sizes, wrap
+from app.jail.sandbox.environment import PROXY_PORT, environment_of, proxy_environment
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
 from app.jail.sandbox.tiers import Profile, Tier
@@ -219,13 +219,6 @@ def _texts(room: Room, variables: Mapping[str, str]) -> dict[str, str]:
     if variables:
         texts[INNER_VARIABLES_FD] = handed_in.exports(variables)
     return {str(number): text for number, text in texts.items()}
-
-
-def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
-    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
-    path = os.environ.get("PATH", os.defpath)
-    declared = {name: value.replace(HOME_WORD, home) for name, value in spec.env.items()}
-    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
 
 
 def resource_limits(limits: ProcessLimits) -> dict[str, int]:

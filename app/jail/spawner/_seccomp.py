@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from app.jail.spawner._system_calls import NUMBERS
+from app.jail.spawner._system_call_numbers import NUMBERS
 
 
 class _Step(NamedTuple):

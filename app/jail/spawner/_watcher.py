@@ -22,7 +22,7 @@ from app.jail.spawner import _seccomp as seccomp
 from app.jail.spawner import syscalls
 from app.jail.spawner._confinement import out_of_the_way
 from app.jail.spawner._missed import CALLS, Call, Judge
-from app.jail.spawner._system_calls import NUMBERS
+from app.jail.spawner._system_call_numbers import NUMBERS
 from app.jail.spawner.wire import MISSED_BYTES, Confinement, Missed, Order
 
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5

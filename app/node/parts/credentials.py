@@ -14,7 +14,7 @@ from app.auth.outbound import Outbound
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.errors import GatewayError
-from app.limits.rate_limiter import RateLimiter
+from app.limits.caller_rates import RateLimiter
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
 from app.sessions.loop_pause import StandstillDetector

@@ -15,8 +15,8 @@ from app.cluster.redis.latency import Latency
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import BackendSpec
 from app.jail.sandbox.report import view_of
-from app.limits.gates import Tallies
 from app.limits.overload import Marks, Overload
+from app.limits.tenant_limits import Tallies
 from app.limits.use_metrics import show_use
 from app.node.parts.credentials import Credentials
 from app.node.parts.kept_calls import KeptCalls, keep_calls
@@ -32,7 +32,7 @@ from app.sessions.routes import caller_key
 from app.sessions.sessionless.pooled_session import CallerHomes
 from app.sessions.sessionless.requests import SessionlessRequests
 from app.sessions.sessionless.suspended_calls import Place
-from app.storage.audit import AuditLog
+from app.storage.audit_queries import AuditLog
 from app.telemetry.call_history.history import CallHistory
 from app.telemetry.metrics import value_of
 

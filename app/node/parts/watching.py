@@ -14,9 +14,9 @@ from app.cluster.node_status.problems.watch import ProblemWatch
 from app.cluster.node_status.watching import Watching, look
 from app.cluster.redis.latency import Latency
 from app.jail.sandbox.report import SandboxView
-from app.limits.gates import Tallies
 from app.limits.lately import Refusals
 from app.limits.overload import Overload
+from app.limits.tenant_limits import Tallies
 from app.node.certificate_files import CertificateFiles
 from app.node.parts.credentials import Credentials
 from app.node.parts.processes import Processes

@@ -9,7 +9,7 @@ from app.domain import ApiKey
 from app.errors import ConcurrentChange, NotFound
 from app.storage._rows import matching, object_of, require_room, values_of
 from app.storage._tables import api_keys
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 MAX_KEYS_PER_TENANT = 10_000  # revoked ones included: what a tenant can fill the database with

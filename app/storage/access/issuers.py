@@ -17,7 +17,7 @@ from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, TenantGrant
 from app.errors import Conflict, NotFound
 from app.storage._rows import VersionedTable, object_of, require_room, values_of
 from app.storage._tables import issuer_tenants, issuers
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 MAX_ISSUERS_PER_TENANT = 50

@@ -12,7 +12,7 @@ from app.domain import KEY_ISSUER, Principal
 from app.errors import ConcurrentChange, Disabled
 from app.storage._rows import matching, require_room
 from app.storage._tables import api_keys, principals_off, tenants
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 MAX_PRINCIPALS_OFF = 1000  # of a tenant; to keep out more, switch off or narrow their issuer

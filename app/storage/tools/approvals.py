@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.errors import BackendNotFound
 from app.storage._rows import matching
 from app.storage._tables import approvals, backends, catalog
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.engine import Database
 
 

@@ -22,7 +22,7 @@ from app.protocol.approval import fingerprint
 from app.protocol.toolset.offer import Offer
 from app.storage._tables import approvals, audit
 from app.storage._tables import catalog as catalog_table
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository

@@ -2,7 +2,7 @@
 
 from app.cluster.node_status.inspecting import Inspecting
 from app.sessions.open_sessions import OpenSessions
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.telemetry.metrics import Metrics
 
 

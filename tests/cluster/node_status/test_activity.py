@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.cluster.node_status.activity import STEP_S, STEPS, Activity, Looked, Moment, NodeActivity, quantile, together
-from app.limits.gates import OTHERS, Tallies
+from app.limits.tenant_limits import OTHERS, Tallies
 
 START = 1_000_000 * STEP_S
 

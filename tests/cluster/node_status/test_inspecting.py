@@ -22,7 +22,7 @@ from app.sessions.loop_pause import StandstillDetector, since_boot
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.telemetry.capture.captured_message import InspectedMessage
 from app.telemetry.capture.inspection import About
 from app.telemetry.capture.masking import MASKED

@@ -8,7 +8,8 @@ from app.cluster.routing import router
 from app.cluster.routing.memory_store import MemoryStore
 from app.cluster.routing.router import Free, Router, There
 from app.errors import RoutesUnavailable, SessionNotFound
-from app.sessions.routes import Found, NodeRecord, maker_of, new_node_id, tag_of
+from app.sessions.routes import Found, NodeRecord, new_node_id
+from app.sessions.session_ids import tag_of
 from tests.cluster.routing.rig import record, route
 
 A, B, C, D = "a" * 16, "b" * 16, "c" * 16, "d" * 16
@@ -166,15 +167,6 @@ async def test_a_node_that_was_started_again_under_its_name_is_not_asked_for_the
     rig.peers[before] = record(before)  # both run: the old one still drains
     assert await rig.router.locate("k", of_before) == There(record(before))
     assert here.startswith("gateway-2-")
-
-
-def test_the_tag_of_a_node_is_read_from_the_session_ids_that_it_gives_out_and_from_nothing_else():
-    for name in (None, "a", "trunkline-7c9d-x2x", "00000000"):
-        tag = tag_of(new_node_id(name))
-        assert maker_of(f"{tag}.random-bytes_64") == tag
-        assert tag.partition(".")[0] == (name or tag)
-    assert tag_of("deadbeef" + "0" * 8) != tag_of("deadbeef-" + "0" * 16)
-    assert [maker_of(each) for each in ("none", "short.x", "name.short.x", "..", "")] == [None] * 5
 
 
 def test_new_sessions_go_to_the_node_with_the_fewest_that_takes_any():

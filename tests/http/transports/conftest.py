@@ -30,8 +30,8 @@ from app.http.transports.request_log import OFF, RequestLog
 from app.http.transports.rest import Door, Rest
 from app.http.transports.sessionless_http import SessionlessHttp
 from app.http.transports.streamable_http import StreamableHttp
+from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
-from app.limits.rate_limiter import RateLimiter
 from app.sessions.directory import BackendDirectory
 from app.sessions.loop_pause import StandstillGuard
 from app.sessions.registry import SessionRegistry

@@ -14,7 +14,7 @@ from app.jail.egress.egress import Egress, EgressOptions
 from app.jail.egress.refusals import Refused
 from app.jail.sandbox._bubblewrap import Bubblewrap
 from app.jail.sandbox.cgroup_roots import CgroupRoots
-from app.jail.sandbox.composer import Composer, Place, environment_of
+from app.jail.sandbox.composer import Composer, Place
 from app.jail.sandbox.machine import Machine, examine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.tiers import Profile, Tier
@@ -24,19 +24,6 @@ from tests.jail.sandbox.inside import IS_ROOT, NOBODYS_UID, SYSTEM_PYTHON, needs
 from tests.jail.spawner.conftest import spawn
 
 HOME_OF_ONE = "/tmp/home"
-
-
-def test_declared_variables_win_over_the_defaults(monkeypatch):
-    monkeypatch.setenv("PATH", "/bin")
-    spec = BackendSpec("acme", "echo", "echo-server", env={"PATH": "/opt/bin", "X": "1"})
-    environment = environment_of(spec, "/home", "/tmp")
-    assert environment == {"PATH": "/opt/bin", "HOME": "/home", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "X": "1"}
-
-
-def test_a_variable_may_name_the_home_wherever_that_is():
-    spec = BackendSpec("acme", "echo", "echo-server", env={"FILE": "${home}/a:${home}/b", "X": "$home ${HOME}"})
-    environment = environment_of(spec, "/home/of/one", "/tmp")
-    assert (environment["FILE"], environment["X"]) == ("/home/of/one/a:/home/of/one/b", "$home ${HOME}")
 
 
 @pytest.fixture

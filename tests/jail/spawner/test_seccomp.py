@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.jail.spawner import _seccomp as seccomp
-from app.jail.spawner._system_calls import NUMBERS
+from app.jail.spawner._system_call_numbers import NUMBERS
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALL = tuple(seccomp.FILTERS)

@@ -22,7 +22,7 @@ from app.jail.sandbox._bubblewrap import CAPABILITIES
 from app.jail.spawner import _seccomp as seccomp
 from app.jail.spawner import _watcher as watcher
 from app.jail.spawner import landlock
-from app.jail.spawner._system_calls import NUMBERS
+from app.jail.spawner._system_call_numbers import NUMBERS
 from app.jail.spawner.client import MISSED_BYTES, Command, End, SpawnerClient
 from app.jail.spawner.wire import INNER_STATUS_FD, SHELL, TAKES_PIPES, Confinement
 from tests.jail.sandbox.inside import IS_ROOT, NOBODYS_UID, SYSTEM_PYTHON, Inside, needs_bubblewrap, open_directory

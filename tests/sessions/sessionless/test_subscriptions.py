@@ -9,10 +9,10 @@ import pytest
 from app.domain import Principal
 from app.errors import BackendExited
 from app.protocol.jsonrpc import Request
-from app.sessions.reclaiming import why_over
 from app.sessions.registry import SessionRegistry
 from app.sessions.sessionless._subscriptions import MAX_SUBSCRIPTIONS, Subscription
 from app.sessions.sessionless.requests import SessionlessRequests
+from app.sessions.sweeping import why_over
 from tests.sessions.sessionless.client import Client, run
 from tests.sessions.sessionless.servers import ERROR, FakeServer, ServerPool, legacy_server, sessionless_server
 

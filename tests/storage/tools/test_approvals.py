@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from app.errors import BackendNotFound, NotFound
 from app.storage._tables import audit
-from app.storage.audit_act import Act
+from app.storage.audit import Act
 from app.storage.tools.approvals import Approval, ApprovalRepository, Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRepository
 

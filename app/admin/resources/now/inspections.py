@@ -52,7 +52,7 @@ from app.errors import (
     nodes_unavailable,
 )
 from app.http.problems import responses
-from app.storage.audit import Which
+from app.storage.audit_queries import Which
 from app.telemetry.capture.captured_message import Direction, InspectedMessage, Kind, Side
 from app.telemetry.capture.inspection import About, Ending
 

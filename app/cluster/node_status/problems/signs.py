@@ -11,9 +11,9 @@ from app.backends.inventory import BackendSnapshot
 from app.cluster.node_status.problems.problem import Problem, Severity
 from app.domain import KEY_ISSUER
 from app.jail.sandbox.report import SandboxView
-from app.limits.gates import TenantGate
 from app.limits.lately import Happened, RefusedTo
 from app.limits.tenant_budgets import MIB, TenantBudgets
+from app.limits.tenant_limits import TenantGate
 from app.processes.process import BackendProcess
 
 LATELY_S = 600.0  # failures that are older are history

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 
 from app.jail.spawner import syscalls
-from app.jail.spawner._system_calls import NUMBERS
+from app.jail.spawner._system_call_numbers import NUMBERS
 
 WITHIN_S = 5.0
 

@@ -14,9 +14,9 @@ from app.cluster.node_status.problems import signs
 from app.domain import BackendSpec, Limits, ProcessLimits
 from app.errors import LimitReached
 from app.jail.sandbox.report import ProfileView, SandboxView
-from app.limits.gates import TenantGate
 from app.limits.lately import Happened, RefusedTo
 from app.limits.tenant_budgets import MIB, MemoryUse, TenantBudgets
+from app.limits.tenant_limits import TenantGate
 from app.telemetry.metrics import Metrics
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

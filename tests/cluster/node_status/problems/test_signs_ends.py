@@ -22,9 +22,9 @@ from app.cluster.node_status.problems.problem import Problem
 from app.domain import BackendSpec, Limits, Principal, ProcessLimits
 from app.errors import LimitReached
 from app.jail.sandbox.report import ProfileView, SandboxView
-from app.limits.gates import TenantGate
 from app.limits.lately import KEPT_S, Refusals
 from app.limits.tenant_budgets import MIB, MemoryUse, TenantBudgets
+from app.limits.tenant_limits import TenantGate
 from app.node.parts.watching import _of_node
 from app.telemetry.metrics import Metrics
 from tests.cluster.node_status.problems.test_nodes import OWN, other

@@ -1,7 +1,10 @@
-"""The variables by which programs find their proxy."""
+"""The environment of a process, and the variables by which it finds its proxy."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from app.domain import HOME_WORD, BackendSpec
 
 PROXY_PORT = 3128  # in a network of the process's own every port is free
 NO_PROXY = "localhost,127.0.0.1,::1"
@@ -10,6 +13,13 @@ NO_PROXY = "localhost,127.0.0.1,::1"
 BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 )  # fmt: skip
+
+
+def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
+    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
+    path = os.environ.get("PATH", os.defpath)
+    declared = {name: value.replace(HOME_WORD, home) for name, value in spec.env.items()}
+    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
 
 
 def proxy_environment(port: int = PROXY_PORT, bundles: Iterable[str] = BUNDLES) -> dict[str, str]:

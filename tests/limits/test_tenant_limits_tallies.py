@@ -1,6 +1,6 @@
 """Tallies: calls and refusals of tenants, counted until somebody looks."""
 
-from app.limits.gates import BOUNDS, MAX_REASONS, OTHERS, Tallies, Tally
+from app.limits.tenant_limits import BOUNDS, MAX_REASONS, OTHERS, Tallies, Tally
 
 
 def test_what_was_counted_is_taken_once():

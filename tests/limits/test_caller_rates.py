@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from app.errors import RateLimited
-from app.limits import rate_limiter
-from app.limits.rate_limiter import RateLimiter
+from app.limits import caller_rates
+from app.limits.caller_rates import RateLimiter
 
 RATE, BURST = 10.0, 300
 
@@ -88,7 +88,7 @@ def test_refusals_are_counted(limiter, registry):
 
 
 def test_the_table_is_bounded_in_entries_and_bytes_and_forgets_the_one_heard_of_longest_ago(limiter, monkeypatch):
-    monkeypatch.setattr(rate_limiter, "MAX_KEYS", 100)
+    monkeypatch.setattr(caller_rates, "MAX_KEYS", 100)
     spend_all(limiter, "busy" * 10_000)
     for number in range(300):
         limiter.spend("x" * 10_000 + str(number))

@@ -9,8 +9,8 @@ import pytest
 
 from app.domain import Limits
 from app.errors import QuotaExceeded
-from app.limits.gates import TenantGate
 from app.limits.overload import Overload, Passed
+from app.limits.tenant_limits import TenantGate
 from app.settings.settings import Settings
 from app.telemetry.metrics import Metrics
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.domain import Limits
 from app.errors import QuotaExceeded, RateLimited
-from app.limits.gates import MAX_LINGERING, TenantGate, TenantGates
+from app.limits.tenant_limits import MAX_LINGERING, TenantGate, TenantGates
 from app.telemetry.metrics import Metrics
 
 ALICE, BOB = ("acme", "key", "alice"), ("acme", "key", "bob")
@@ -123,7 +123,7 @@ def test_nobody_gets_a_new_burst_by_closing_his_sessions() -> None:
         gates.of("acme", slow).check_rate(time.monotonic())
 
 
-def test_gates_without_sessions_do_not_pile_up() -> None:
+def test_tenant_limits_without_sessions_do_not_pile_up() -> None:
     gates = TenantGates(Metrics("test"))
     for number in range(1000):
         one = gates.of(f"t{number}", Limits(requests_per_second=1e9, burst=100))
