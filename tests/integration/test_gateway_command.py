@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, until
+from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway
 from tests.integration.wire import wire
 from tests.programs import run_program
 
@@ -96,14 +96,6 @@ def test_the_demo_prints_a_working_address_and_key(tmp_path: Path) -> None:
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(40) == 0
-
-
-async def test_without_tls_sighup_is_ignored_with_a_line_in_the_log(tmp_path: Path) -> None:
-    with running_gateway(tmp_path / "data") as gateway:
-        async with wire(gateway.endpoint(ECHO)) as session:
-            os.kill(gateway.pid, signal.SIGHUP)
-            await until(lambda: "no TLS certificate to read again" in gateway.log.read_text())
-            assert await session.call("echo", text="here") == "here"
 
 
 async def test_sessions_open_where_another_package_has_brought_sniffio(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import anyio
 import httpx2
@@ -14,11 +13,10 @@ import pytest
 from tests.console.browser import Browser
 from tests.integration.gateway import ECHO, ROOT, Gateway, running_gateway, until
 from tests.integration.inspected import CALL, Inspected, session_of, shape, trail
-from tests.integration.nodes import Nodes, said_of_all
 from tests.integration.parked import is_parked, opened, parking, states
 from tests.integration.sessionless_wire import SessionlessClient
 from tests.integration.toolboxes import toolboxes
-from tests.integration.wire import RpcError, Wire, events, rpc, wire
+from tests.integration.wire import RpcError, events, rpc, wire
 
 ERAS = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/eras.py")]
 SECRET = "s3cret-of-the-server"
@@ -384,33 +382,6 @@ async def test_a_small_memory_keeps_the_newest(tmp_path_factory: pytest.TempPath
             assert 0 < sum(len(each["payload"] or "") for each in messages) < (1 << 20) / 8
             assert gateway.metrics()["trunkline_inspection_messages_dropped_total"] == now["dropped"]
             assert gateway.metrics()["trunkline_inspections_open"] == 1
-
-
-async def test_any_node_shows_what_the_node_of_the_session_sees(nodes: Nodes) -> None:
-    endpoint = nodes.all[0].endpoint(ECHO)
-    async with httpx2.AsyncClient(timeout=30) as http:
-        session = Wire(http, endpoint)
-        await session.open()
-        for node in nodes.all:
-            seen = Inspected(endpoint, node)
-            assert node.api("POST", f"/tenants/{endpoint.tenant}/inspections", {
-                "session": seen.about["session"], "reason": "twice"}, expect=409)  # fmt: skip
-            for url in nodes.urls(endpoint):
-                session.url = url
-                await session.call("echo", text="x")
-            assert shape(seen.messages()) == CALL * len(nodes.all)
-            for other in nodes.all:
-                (listed, *_) = (await said_of_all(other, f"/tenants/{endpoint.tenant}/inspections"))["items"]
-                assert (listed["id"], listed["last"]) == (seen.about["id"], 4 * len(nodes.all))
-                text = httpx2.get(
-                    f"{other.url}/api/v1{seen.path}/messages?format=jsonl",
-                    headers={"Authorization": f"Bearer {other.admin_key}"},
-                ).text
-                assert [json.loads(line)["number"] for line in text.splitlines()] == list(range(1, listed["last"] + 1))
-            nodes.all[-1].api("DELETE", seen.path)
-            assert seen.now()["ending"] == "closed"
-        with suppress(RpcError):
-            await session.close()
 
 
 async def test_a_flood_in_one_session_holds_up_nobody_else(gateway: Gateway) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx2
@@ -107,15 +106,6 @@ async def test_connections_are_spread_over_the_nodes(fleet: Gateway) -> None:
     finally:
         for each in connections:
             each.close()
-
-
-async def test_log_lines_say_which_node(fleet: Gateway) -> None:
-    def lines() -> list[dict[str, Any]]:
-        text, _, _ = fleet.log.read_text().rpartition("\n")  # the last line may not be there in full yet
-        return [json.loads(line) for line in text.splitlines()]
-
-    await until(lambda: len({line["node"] for line in lines() if "member" in line}) == 2, 20)
-    assert {line["member"] for line in lines() if line["message"].startswith("node ")} == {1, 2}
 
 
 async def test_a_node_that_is_killed_is_started_again_and_the_others_serve_meanwhile(own_fleet: Gateway) -> None:

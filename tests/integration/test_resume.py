@@ -294,19 +294,3 @@ async def test_the_typescript_client_keeps_its_listen_stream_after_a_call_that_f
             await client.stdin.aclose()
             await client.wait()
     assert proxy.answers == [b"204"]
-
-
-async def test_a_node_that_stops_tells_its_clients_when_to_come_back(start_gateway: Callable[..., Gateway]) -> None:
-    gateway = start_gateway()
-    endpoint = gateway.endpoint(ECHO)
-    async with wire(endpoint) as session, session.stream("GET", Accept=EVENTS_ONLY) as listening:
-        lines = listening.aiter_lines()
-        first = await anext(lines)
-        gateway.terminate()
-        with anyio.fail_after(20):
-            rest = [line async for line in lines]
-    assert first.startswith("id: ")
-    assert first in rest  # the last id there was, once more
-    [retry] = [int(line.removeprefix("retry: ")) for line in rest if line.startswith("retry: ")]
-    assert 1000 <= retry <= 5000
-    assert await anyio.to_thread.run_sync(gateway.process.wait) == 0

@@ -168,23 +168,6 @@ async def test_a_shared_process_that_dies_fails_the_calls_of_all_and_ends_them(s
         assert await third.call("echo", text="again") == "again"
 
 
-async def test_an_oversized_answer_fails_only_its_own_call(start_gateway: Any) -> None:
-    gateway = start_gateway(MAX_LINE_BYTES=str(1 << 20))
-    endpoint = gateway.endpoint(STATELESS, **SHARED)
-    async with wire(endpoint) as first, wire(endpoint) as second:
-        said = []
-
-        async def wait() -> None:
-            said.append(await first.call("later"))
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            await held(second)
-            assert (await second.ask("huge", bytes=2 << 20)).reason == "response_too_large"
-            await second.call("release")
-    assert said == ["released"]
-
-
 async def test_a_session_that_does_not_read_holds_up_nobody(shared: Endpoint) -> None:
     async with wire(shared) as lazy, wire(shared) as other:
         params = {"name": "progress", "arguments": {"n": 60000}, "_meta": {"progressToken": 1}}
