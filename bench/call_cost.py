@@ -30,7 +30,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -46,6 +46,7 @@ CALLS = 60  # counted, of each kind, for each of the two counts
 ROUNDS = 8
 WARM_UP = 40  # caches are filled, specialised instructions are in place
 QUIET_S = 0.002  # without work of the node's thread: the call has been dealt with to its end
+IDLE_S = 2.0  # everything that runs now and then does so meanwhile
 WITHIN_S = 60.0
 ECHO = ["-I", "-S", str(ROOT / "bench/echo_backend.py")]
 ENVELOPE = {
@@ -63,7 +64,7 @@ class Work:
 
     def __init__(self) -> None:
         self.instructions = self.c_calls = self.functions = 0
-        self.files: set[str] = set()  # of the functions that were counted
+        self.ran: set[CodeType] = set()  # the functions that were counted
         self.counting = ""
 
     def watch(self) -> None:
@@ -95,7 +96,7 @@ class Work:
     def _entered(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call" and self.counting == "functions":
             self.functions += 1
-            self.files.add(frame.f_code.co_filename)
+            self.ran.add(frame.f_code)
 
     def count(self, what: str, act: Callable[[], object]) -> int:
         """Of one `act` of another thread, until the watched one has nothing to do any more."""
@@ -196,14 +197,19 @@ def counted(work: Work, caller: Caller) -> Counts:
 
 
 def files_of(work: Work, act: Callable[[], object]) -> list[str]:
-    """The files of app/ in which each of several `act` runs code: timers that fall into some of them are left out."""
-    always: set[str] | None = None
-    for _ in range(ROUNDS):
-        work.files.clear()
-        work.count("functions", act)
-        always = work.files & always if always is not None else set(work.files)
+    """The files of app/ in which each of several `act` runs code. What runs now and then without it does not count."""
+    always = ran_by(work, act)
+    for _ in range(ROUNDS - 1):
+        always &= ran_by(work, act)
+    always -= ran_by(work, lambda: time.sleep(IDLE_S))
     root = f"{ROOT}/app/"
-    return sorted(each.removeprefix(root) for each in always or () if each.startswith(root))
+    return sorted({each.co_filename.removeprefix(root) for each in always if each.co_filename.startswith(root)})
+
+
+def ran_by(work: Work, act: Callable[[], object]) -> set[CodeType]:
+    work.ran.clear()
+    work.count("functions", act)
+    return set(work.ran)
 
 
 def files(work: Work, connection: Connection) -> dict[str, list[str]]:

@@ -10,8 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/architecture.md").read_text()
-MOST = {"tools/call": 30, "initialize": 76}  # files that a reader has to open to follow it
-NOW_AND_THEN = {"limits/_machine.py"}  # what it says is believed for a tenth of a second
+MOST = {"tools/call": 30, "initialize": 72}  # files that a reader has to open to follow it
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +18,7 @@ def ran() -> dict[str, list[str]]:
     """The files of app/ in which code ran, by method."""
     script = [sys.executable, f"{ROOT}/bench/call_cost.py", "--files"]
     found: dict[str, list[str]] = json.loads(subprocess.run(script, capture_output=True, check=True).stdout)
-    return {method: [each for each in files if each not in NOW_AND_THEN] for method, files in found.items()}
+    return found
 
 
 def listed(heading: str) -> set[str]:
