@@ -40,7 +40,8 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
         if is_list:
             _append(body, name, value, is_first=name not in seen)
         else:
-            is_plain = is_text(name) or name.startswith(("env.", "headers.")) or text.startswith("@")
+            is_given = name in UNDECLARED or name.startswith(("env.", "headers.")) or text.startswith("@")
+            is_plain = is_given or (is_text(name) and value != "null")
             _put(body, name, value if is_plain else _decoded(value))
         seen.add(name)
     for name in unset:
@@ -49,8 +50,8 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
 
 
 def is_text(name: str) -> bool:
-    """Whether this member is text even if it looks like JSON; the value of any other one may need quotes:
-    note='"2026"'."""
+    """Whether this member is text even if it looks like JSON, but for `null`, which restores a default; the value of
+    any other one may need quotes: note='"2026"'."""
     texts = (each for model in DECLARED for each in declared_members(model) if each.is_text)
     return name in UNDECLARED or any(each.name == name for each in texts)
 

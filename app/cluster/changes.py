@@ -72,6 +72,8 @@ class Changes:
         async with self._turn:
             try:
                 self._note(await self._follower.new())
+                while self._follower.is_behind:  # what ends at once is in the rows only
+                    self._note(await self._follower.new())
             except GatewayError:
                 log.debug("Could not read the audit trail; will retry")
             except Exception:

@@ -16,7 +16,7 @@ from app.storage.audit import Act
 from app.storage.audit_queries import AuditEntry, entry_of
 from app.storage.engine import Database
 
-MAX_NEW = 1000  # in one look; a node that is further behind compares everything
+AT_ONCE = 1000  # entries in memory
 
 log = logging.getLogger(__name__)
 
@@ -28,39 +28,37 @@ class AuditFollower:
         self._database, self._clock = database, clock
         self._last: Sequence[AuditEntry] | None = None  # the last entry that was read; none in an empty trail
         self._read_at = -math.inf
+        self.is_behind = False  # there is more than the last call of `new` has returned
 
     def age_s(self) -> float:
         """How long ago the last look that succeeded began."""
         return self._clock() - self._read_at
 
     async def new(self) -> Sequence[Act] | None:
-        """What was committed since the last call; None where some of it may be missing, first at the start: then the
-        place is the end of the trail. Raises StorageUnavailable: nothing is lost, call it again."""
+        """What was committed since the last call, AT_ONCE acts at most; None where some of it may be missing, first at
+        the start: then the place is the end of the trail. Raises StorageUnavailable: nothing is lost, call it again."""
         began, last, self._last = self._clock(), self._last, None
         try:
             found = None if last is None else await self._after(last)
             if found is None and last is not None:
                 log.warning(
-                    "The audit trail lacks entries that it had (a failover, a restored backup), or has too many new "
-                    "ones; comparing everything"
+                    "The audit trail lacks entries that it had (a failover, a restored backup); comparing everything"
                 )
             self._last = await self._end() if found is None else found[-1:] or last
         except GatewayError:
             self._last = last
             raise
-        self._read_at = began
+        self._read_at, self.is_behind = began, found is not None and len(found) == AT_ONCE
         return None if found is None else [entry.act for entry in found]
 
     async def _after(self, last: Sequence[AuditEntry]) -> Sequence[AuditEntry] | None:
-        """All later entries; None if the last one is not there any more, or too many are later: the trail was replaced
-        by another one, or a standby has it that lacks the last rows."""
-        query = select(audit).order_by(audit.c.id).limit(MAX_NEW + 1)
+        """The next entries; None if the last one is not there any more: the trail was replaced by another one, or a
+        standby has it that lacks the last rows."""
+        query = select(audit).order_by(audit.c.id).limit(len(last) + AT_ONCE)
         if last:
             query = query.where(audit.c.id >= last[0].id)
         found = [entry_of(row) for row in await self._database.rows(query)]
-        if len(found) > MAX_NEW or found[: len(last)] != last:
-            return None
-        return found[len(last) :]
+        return found[len(last) :] if found[: len(last)] == last else None
 
     async def _end(self) -> Sequence[AuditEntry]:
         query = select(audit).order_by(audit.c.id.desc()).limit(1)

@@ -16,7 +16,7 @@ from app.errors import InvalidRequest
         (["limits.sessions=100", "limits.burst=null"], {"limits": {"sessions": 100, "burst": None}}),
         (["timeouts.call_s=1.5", "enabled=false"], {"timeouts": {"call_s": 1.5}, "enabled": False}),
         (["reason=unpaid, ask = billing"], {"reason": "unpaid, ask = billing"}),
-        (["reason=2026", "command=7", "text=null"], {"reason": "2026", "command": "7", "text": "null"}),
+        (["reason=2026", "command=7", "text=null"], {"reason": "2026", "command": "7", "text": None}),
         (["env.PORT=8080", "env.EMPTY=", "env.NO=null"], {"env": {"PORT": "8080", "EMPTY": "", "NO": "null"}}),
         (["args[]=--port", "args[]=80", "args[]="], {"args": ["--port", "80", ""]}),
         (['args=["a", "b"]', 'claims={"subject": "sub"}'], {"args": ["a", "b"], "claims": {"subject": "sub"}}),

@@ -36,6 +36,7 @@ from app.limits.tenant_budgets import TenantBudgets
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
+from app.storage import audit_follower
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import PrincipalOff, SwitchRepository
@@ -297,6 +298,21 @@ async def test_a_restart_takes_effect_once_on_every_node(url, empty_redis):
             await node.changes.look()
         assert [list(node.registry) for node in made] == [[session] for session in later]
         assert [node.pool.restarted for node in made] == [[("acme", "echo")]] * 2
+
+
+async def test_a_restart_among_more_changes_than_are_read_at_once_takes_effect(url, monkeypatch):
+    monkeypatch.setattr(audit_follower, "AT_ONCE", 3)
+    monkeypatch.setattr(changes, "MAX_DUE", 3)
+    async with nodes(url, None, 1) as (node,):
+        await node.changes.look()
+        database = Database(url)
+        async with node.changes._turn:
+            for number in range(9):
+                made = act("backend.restart", "backends/echo") if number == 4 else act("key.revoke", f"keys/{number}")
+                await AuditLog(database).append(made)
+        await database.aclose()
+        await node.changes.look()
+        assert node.pool.restarted == [("acme", "echo")]
 
 
 async def test_changed_and_removed_backends_and_tenants_are_so_on_every_node(url, empty_redis):

@@ -14,8 +14,8 @@ FAULTS_OF_CHANGES = (
         "writers of the trail take no turns", ORDER, "PERFORM pg_advisory_xact_lock(TG_RELID::bigint); ", "", FOLLOWING
     ),
     Fault("a writer that stands still holds up others", ORDER, "'2s', true", "'0', true", FOLLOWING),
-    Fault("a trail that was replaced is read on", FOLLOWER, " or found[: len(last)] != last", "", FOLLOWING),
-    Fault("who is far behind reads some of it", FOLLOWER, "len(found) > MAX_NEW", "False", FOLLOWING),
+    Fault("a trail that was replaced is read on", FOLLOWER, "found[: len(last)] == last", "True", FOLLOWING),
+    Fault("who is far behind reads some of it", CHANGES, "while self._follower.is_behind", "while False", CHANGING),
     Fault(
         "a row that cannot be read is read again for ever",
         FOLLOWER,

@@ -76,15 +76,14 @@ async def test_the_first_act_of_an_empty_trail_is_told(database, look, heard):
     assert (heard.targets, heard.losses) == (["a"], 1)
 
 
-async def test_who_is_too_far_behind_is_told_that_something_is_missing(database, look, heard, monkeypatch):
-    monkeypatch.setattr(audit_follower, "MAX_NEW", 6)
+async def test_who_is_far_behind_reads_all_of_it_in_portions(database, look, heard, monkeypatch):
+    monkeypatch.setattr(audit_follower, "AT_ONCE", 6)
     await look()
     await write(database, *map(str, range(10)))
     await look()
-    assert heard.losses == 2
-    await write(database, "later")
+    assert (len(heard.targets), heard.follower.is_behind) == (6, True)
     await look()
-    assert (heard.targets, heard.losses) == (["later"], 2)
+    assert (heard.targets, heard.losses, heard.follower.is_behind) == ([*map(str, range(10))], 1, False)
 
 
 @only_postgresql  # nobody else can make triggers sleep

@@ -240,7 +240,9 @@ class _File:
         inside = {where[:end] for where, each in found if each["type"] not in _SHAPES for end in range(len(where) + 1)}
         for where, each in found:
             if each["type"] not in _SHAPES or where not in inside:  # else it is of a branch that was not meant
-                self._say(where, _words(each["type"], each["msg"], str(each["loc"][-1]) if each["loc"] else "", model))
+                known = getattr(model, "model_fields", ()) if where[:-1] == at else ()  # not those of what is in it
+                name = str(each["loc"][-1]) if each["loc"] else ""
+                self._say(where, _words(each["type"], each["msg"], name, list(known)))
 
     def _is_object(self, value: Any, path: tuple[str, ...], what: str) -> bool:
         if not isinstance(value, dict):
@@ -272,9 +274,9 @@ def _known_part(document: Text, at: tuple[str, ...], location: Sequence[str | in
     return path
 
 
-def _words(kind: str, message: str, name: str, model: object) -> str:
+def _words(kind: str, message: str, name: str, known: Sequence[str]) -> str:
     if kind == "extra_forbidden":
-        return _unknown(name, list(getattr(model, "model_fields", ())))
+        return _unknown(name, known)
     if kind == "missing":
         return f"`{name}` is missing"
     if kind in _MEANT:

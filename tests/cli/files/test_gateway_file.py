@@ -98,6 +98,11 @@ def test_what_is_refused(tmp_path, text, problem):
     assert any(problem in line for line in problems(tmp_path, text))
 
 
+def test_a_member_of_a_member_is_not_taken_for_one_of_the_object(tmp_path):
+    (problem,) = problems(tmp_path, "tenants: {a: {limits: {sesions: 1}}}")
+    assert problem.endswith("tenants.a.limits.sesions: there is no such member")
+
+
 def test_few_of_many_errors_are_shown(tmp_path):
     found = problems(tmp_path, "tenants:\n" + "".join(f"  A{number}: {{}}\n" for number in range(50)))
     assert (len(found), found[-1]) == (21, "and 30 more")
