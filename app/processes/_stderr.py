@@ -4,6 +4,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 
 from app.domain import BackendSpec
 from app.protocol.framing import LineBuffer
@@ -33,20 +35,17 @@ def secrets_of(spec: BackendSpec) -> list[str]:
     ]
 
 
+@dataclass(slots=True, eq=False)
 class StderrRing:
     """Keeps the last 64 KiB that were fed.
 
     Feeding only copies: a backend may write without end. When lines are read out they are shortened to 8 KiB and
-    escaped, and the values of `secret` are masked in them, as is whatever looks like a credential.
+    escaped, and the values that `secret` returns are masked in them, as is whatever looks like a credential.
     """
 
-    __slots__ = ("_bytes", "_is_cut", "_secrets")
-
-    def __init__(self, secret: Iterable[str] = ()) -> None:
-        self._bytes, self._is_cut = bytearray(), False
-        values = {value.encode("utf-8", "surrogateescape") for value in secret}
-        # Longest first: a value may be part of another one.
-        self._secrets = sorted((value for value in values if len(value) >= MASKED_FROM), key=len, reverse=True)
+    secret: Callable[[], Iterable[str]] = tuple
+    _bytes: bytearray = field(default_factory=bytearray)
+    _is_cut: bool = False
 
     def feed(self, data: bytes) -> None:
         if len(data) >= RING_BYTES:
@@ -76,6 +75,12 @@ class StderrRing:
         """Any line of the process, safe to log and to show."""
         return without_credentials(_printable(self._masked(line)))
 
+    @property
+    def _secrets(self) -> list[bytes]:
+        """Longest first: a value may be part of another one."""
+        values = {value.encode("utf-8", "surrogateescape") for value in self.secret()}
+        return sorted((value for value in values if len(value) >= MASKED_FROM), key=len, reverse=True)
+
     def _masked(self, data: bytes) -> bytes:
         for secret in self._secrets:
             data = data.replace(secret, MASK)
@@ -104,13 +109,16 @@ MINUTE_S = 60.0
 STDERR_LINES_PER_S = 100
 
 
+@dataclass(slots=True, eq=False)
 class StdoutNoise:
-    """Logs the first lines for debugging; ends a process that writes more than `per_minute`, which no banner does."""
+    """Logs the first lines for debugging; ends a process that writes more than `_per_minute`, which no banner does."""
 
-    def __init__(self, per_minute: int, show: Callable[[bytes], str], kill: Callable[[str], None]) -> None:
-        self._per_minute, self._show, self._kill = per_minute, show, kill
-        self._lines = self._in_minute = 0
-        self._since = 0.0
+    _per_minute: int
+    _show: Callable[[bytes], str]
+    _kill: Callable[[str], None]
+    _lines: int = 0
+    _in_minute: int = 0
+    _since: float = 0.0
 
     def heard(self, line: bytes, process_id: str, now: float) -> None:
         """Counts one line."""
@@ -125,13 +133,15 @@ class StdoutNoise:
             self._kill(f"wrote more than {self._per_minute} lines in a minute that are no JSON")
 
 
+@dataclass(slots=True, eq=False)
 class StderrLog:
     """Writes stderr to the log for debugging, STDERR_LINES_PER_S at most, then how many were left out."""
 
-    def __init__(self, show: Callable[[bytes], str]) -> None:
-        self._show = show
-        self._lines = LineBuffer(LINE_BYTES)
-        self._since, self._written, self._left_out = 0.0, 0, 0
+    _show: Callable[[bytes], str]
+    _lines: LineBuffer = field(default_factory=partial(LineBuffer, LINE_BYTES))
+    _since: float = 0.0
+    _written: int = 0
+    _left_out: int = 0
 
     def feed(self, data: bytes, process_id: str) -> None:
         """Logs the lines that this completes, if anybody wants to know."""

@@ -126,17 +126,12 @@ class Freezer:
 
 
 class Freezable:
-    """A process that can be frozen, with all it has started, once it has a group."""
+    """A process that can be frozen, with all it has started, if it runs in a group."""
 
-    def __init__(self, freezer: Freezer) -> None:
-        self._freezer = freezer
-        self.group: Group | None = None
+    def __init__(self, freezer: Freezer, group: Group | None = None) -> None:
+        self._freezer, self.group = freezer, group
         self.is_frozen = False  # or will be in a moment
         self._times = 0
-
-    def join(self, group: Group) -> None:
-        """The process runs in this group, by which it can be frozen."""
-        self.group = group
 
     def freeze(self, told: Told) -> bool:
         """Stops it soon; then `told` is called, also if it does not stop and goes on. False, and nobody is told, if

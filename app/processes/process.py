@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -101,13 +102,14 @@ class BackendProcess:
         shares: Shares = UNLIMITED,
     ) -> None:
         self.spec, self.origin = spec, origin or Origin()
-        self._freezable = Freezable(freezer or Freezer())
+        self._freezer = freezer or Freezer()
+        self._freezable: Freezable | None = None  # until it is to be frozen
         self.id, self.pid = "", 0
         self.started_at = time.time()
         self.spawn_seconds = 0.0
         self.phases: Mapping[str, float] = {}
         self.is_limited_by_kernel = False  # in its memory, by a control group
-        self.stderr = StderrRing(secrets_of(spec))
+        self.stderr = StderrRing(partial(secrets_of, spec))
         self.use = Use()
         self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
         self._measured_at = time.monotonic()
@@ -163,7 +165,6 @@ class BackendProcess:
         cgroup = confined.command.confinement.get("cgroup")
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
-            self._freezable.join(self._group)
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
         confined.started(self.id)
         if self.is_stopping():
@@ -242,17 +243,22 @@ class BackendProcess:
 
     @property
     def is_frozen(self) -> bool:
-        return self._freezable.is_frozen
+        return self._freezable is not None and self._freezable.is_frozen
 
     def freeze(self, told: Told) -> bool:
         """As Freezable.freeze; also False while something waits to be read by the process."""
         writer = self._stdin.writer
         has_read = writer is not None and not writer.get_write_buffer_size()
-        return self.state is ProcessState.LEASED and has_read and self._freezable.freeze(told)
+        if self.state is not ProcessState.LEASED or not has_read:
+            return False
+        if self._freezable is None:
+            self._freezable = Freezable(self._freezer, self._group)
+        return self._freezable.freeze(told)
 
     def thaw(self, told: Told = lambda error: None) -> None:
         """As Freezable.thaw."""
-        self._freezable.thaw(told)
+        if self._freezable is not None:
+            self._freezable.thaw(told)
 
     def begin_stop(self, why: str = "") -> None:
         """First step of stopping: the process reads what was sent, then EOF. Its output is read until it ends. With

@@ -4,7 +4,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, Self
@@ -25,7 +25,7 @@ from app.processes._meter import Meter
 from app.processes._start_failures import full, homeless, not_started, unprotected
 from app.processes._stopping import names_of, stop
 from app.processes.forking.forking import Forking, ForkingOptions
-from app.processes.forking.start import NoFork, Start, fork_deadline
+from app.processes.forking.start import EXEC, NoFork, Start, fork_deadline
 from app.processes.freezer import Freezer
 from app.processes.homes import Home, Homes
 from app.processes.own_homes import HomeFull
@@ -159,7 +159,7 @@ class Supervisor:
         """
         if self._tasks is None:
             raise ShuttingDown
-        start = await self.forking.start_of(spec)
+        start = EXEC if spec.start == "exec" else await self.forking.start_of(spec)
         try:
             return await self.spawn_as(spec, start, on_gone, on_exit)
         except NoFork as error:
@@ -184,6 +184,9 @@ class Supervisor:
         except SpawnerLost as error:
             if start.kind != "exec":
                 raise not_started(spec, error) from error
+        finally:
+            if start.kind == "fork":
+                start.close()
         try:
             return await self._spawn_once(spec, start, on_gone, on_exit)
         except SpawnerLost as error:
@@ -199,10 +202,8 @@ class Supervisor:
         """Raises SpawnerLost, and as `spawn_as`."""
         try:
             held = await self._hold(spec, start)
-        except BaseException as error:
-            start.close()
-            if isinstance(error, BackendExited):
-                self._metrics.process_spawns.labels("failed").inc()
+        except BackendExited:
+            self._metrics.process_spawns.labels("failed").inc()
             raise
         origin = Origin(held.confined.profile.tier.name.lower(), start.kind, start.reason, start.template)
         gone, limits, freezer = partial(self._on_gone, on_gone), self._options.limits, self._freezer
@@ -214,7 +215,7 @@ class Supervisor:
             if self._tasks is None:  # closed while the home was being opened
                 raise ShuttingDown
             self._processes[process] = held
-            async with fork_deadline(start):
+            async with nullcontext() if start.kind != "fork" else fork_deadline():
                 await process.start(held.confined)
         except BaseException as error:
             self._processes.pop(process, None)
@@ -224,8 +225,6 @@ class Supervisor:
                 if not isinstance(error, SpawnerLost):
                     raise not_started(spec, error) from error
             raise
-        finally:
-            start.close()
         self._metrics.process_spawns.labels("started").inc()
         self._metrics.process_starts.labels(start.kind).inc()
         self._metrics.process_spawn_seconds.observe(process.spawn_seconds)
@@ -253,8 +252,8 @@ class Supervisor:
         try:
             place = Place(home.path, home.tmpdir, home.is_kept, home.forks if is_template else None, is_template)
             confined = await confiner.confine(spec, place)
-            command = replace(confined.command, sched_batch=self._options.sched_batch)
-            return _Held(homes, home, start.applied(replace(confined, command=command)))
+            confined = replace(confined, command=replace(confined.command, sched_batch=self._options.sched_batch))
+            return _Held(homes, home, confined if start.kind == "exec" else start.applied(confined))
         except BaseException as error:
             homes.close(home)
             if isinstance(error, SandboxUnavailable):

@@ -53,9 +53,7 @@ class Rig:
         cgroup = self.roots.cgroup("acme", ProcessLimits(**{"memory_mb": None, "pids": None, "cpu": None, **limits}))
         child = await spawn(self.client, *(argv or ("python3", *TICKER)), confinement={"cgroup": cgroup})
         self.children.append(child)
-        process = Freezable(self.freezer)
-        process.join(Group(cgroup, child.spawned.id))
-        return process, child
+        return Freezable(self.freezer, Group(cgroup, child.spawned.id)), child
 
     def group(self, process: Freezable) -> Group:
         assert process.group is not None
@@ -271,29 +269,29 @@ class Pushed(Group):
 @pytest.mark.parametrize(("has_swap", "pushed"), [(True, 4), (False, 0)])
 async def test_memory_is_pushed_out_step_by_step_where_there_is_swap(has_swap: bool, pushed: int) -> None:
     freezer, told = Freezer(has_swap=lambda: has_swap), list[OSError | None]()
-    process, last = Freezable(freezer), Freezable(freezer)
-    process.group, last.group = Pushed(3), Pushed(0)
+    groups = Pushed(3), Pushed(0)
+    process, last = (Freezable(freezer, group) for group in groups)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(freezer.run)
         process.freeze(told.append)
         last.freeze(told.append)
         if has_swap:
-            await eventually(lambda: last.group and last.group.pushed)  # type: ignore[attr-defined]
+            await eventually(lambda: groups[1].pushed)
         await eventually(lambda: len(told) == 2)
         tasks.cancel_scope.cancel()
-    assert process.group.pushed == pushed
+    assert groups[0].pushed == pushed
 
 
 async def test_no_more_is_pushed_out_of_a_process_that_goes_on() -> None:
     freezer, told = Freezer(has_swap=lambda: True), list[OSError | None]()
-    process = Freezable(freezer)
-    process.group = Pushed(100, lambda: process.thaw(told.append))
+    group = Pushed(100, lambda: process.thaw(told.append))
+    process = Freezable(freezer, group)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(freezer.run)
         process.freeze(told.append)
         await eventually(lambda: len(told) == 2)
         tasks.cancel_scope.cancel()
-    assert process.group.pushed == 1
+    assert group.pushed == 1
 
 
 async def test_the_kernel_is_asked_to_push_memory_out(rig: Rig) -> None:

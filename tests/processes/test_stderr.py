@@ -75,7 +75,7 @@ def test_a_path_that_the_registration_shows_is_no_secret(value, is_secret):
 
 
 def test_what_is_secret_is_masked_wherever_it_stands():
-    ring = StderrRing(["hunter22", "hunter22-and-more", "first line\nsecond line", "1", ""])
+    ring = StderrRing(lambda: ["hunter22", "hunter22-and-more", "first line\nsecond line", "1", ""])
     ring.feed(b"hunter22-and-more hunter22 xhunter22x 1\n")
     ring.feed(b"x" * LINE_BYTES + b"hunter22\n")
     ring.feed(b"key: first line\nsecond line\nAuthorization: Bearer abc.def tlk_abcdefgh_0123456789\n")
@@ -91,7 +91,7 @@ def test_what_is_secret_is_masked_wherever_it_stands():
 @pytest.mark.parametrize("gone", [0, 1, 5, 17, 18, 19])
 def test_of_a_secret_that_is_half_forgotten_the_other_half_is_masked_too(gone, end, pieces):
     secret = b"0123456789-abcdefgh"
-    ring = StderrRing([secret.decode()])
+    ring = StderrRing(lambda: [secret.decode()])
     written = b"x" * 1000 + b" " + secret
     written += b"." * (RING_BYTES - len(secret) + gone - len(end)) + end
     size = len(written) // pieces + 1

@@ -14,7 +14,7 @@ from app.processes._stderr import (
     StdoutNoise,
 )
 
-show = StderrRing(["hunter22"]).printable
+show = StderrRing(lambda: ["hunter22"]).printable
 
 
 @pytest.fixture

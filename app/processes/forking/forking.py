@@ -124,8 +124,8 @@ class Forking:
         return self.why_not(spec)
 
     async def start_of(self, spec: BackendSpec) -> Start:
-        """How the next process of this backend is to be started. Does not wait for a template."""
-        if spec.start == "exec" or spec.missed_log is not None or ":" in spec.name:
+        """How the next process of this backend, which may be forked, is to be started. Does not wait for a template."""
+        if spec.missed_log is not None or ":" in spec.name:
             return EXEC
         obstacle = self._obstacle(spec)
         if obstacle is not None:

@@ -93,11 +93,8 @@ class NoFork(Exception):
 
 
 @asynccontextmanager
-async def fork_deadline(start: Start) -> AsyncIterator[None]:
+async def fork_deadline() -> AsyncIterator[None]:
     """A template that does not fork in time has failed, and so has one that cannot be reached. Raises NoFork."""
-    if start.kind != "fork":
-        yield
-        return
     try:
         async with loop_timeout(FORK_S):
             yield

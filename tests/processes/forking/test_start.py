@@ -5,7 +5,7 @@ import time
 import anyio
 import pytest
 
-from app.processes.forking.start import EXEC, NoFork, Start, fork_deadline
+from app.processes.forking.start import NoFork, fork_deadline
 
 pytestmark = pytest.mark.anyio
 
@@ -17,17 +17,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_standstill_of_the_node_is_not_the_template_s_fault() -> None:
     """Its answer is there, and is read only now."""
-    async with fork_deadline(Start("fork")):
+    async with fork_deadline():
         time.sleep(0.2)
         await anyio.sleep(0.01)
 
 
 async def test_one_that_does_not_answer_has_failed() -> None:
     with pytest.raises(NoFork, match="no answer in 0 s"):
-        async with fork_deadline(Start("fork")):
+        async with fork_deadline():
             await anyio.sleep(60)
-
-
-async def test_what_is_executed_may_take_longer() -> None:
-    async with fork_deadline(EXEC):
-        await anyio.sleep(0.2)
