@@ -1,13 +1,14 @@
-"""The values of the domain: tenants, backends, principals, credentials. No I/O."""
+"""The values of the domain: tenants, backends, principals, credentials, and how they are named. No I/O."""
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from app.domain._names import NAME_PATTERN, NAME_RULE, home_of, is_home, is_name, is_own_mark
 from app.domain.resources.backends import (
     HOME_WORD,
     BackendSpec,
@@ -22,11 +23,36 @@ from app.domain.resources.backends import (
     Toolset,
     Transport,
 )
-from app.domain.resources.fields import DERIVED, Id, Reason, stored
+from app.domain.resources.fields import DERIVED, NAME_PATTERN, NAME_RULE, Id, Reason, stored
 from app.domain.resources.tenants import InspectionMode, Limits, RegistryMode, Tenant
 
 DEFAULT_TENANT = "default"
 KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
+_is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
+_is_name = re.compile(NAME_PATTERN.strip("^$")).fullmatch
+_is_home = re.compile(NAME_PATTERN.strip("^$") + r"(\.[0-9a-f]{1,16})?").fullmatch
+
+
+def is_name(text: str) -> bool:
+    """Whether this is a valid name of a tenant or a backend."""
+    return _is_name(text) is not None
+
+
+def home_of(tenant: str, created_at: datetime) -> str:
+    """The name of the home of the tenant's backends. A tenant that is deleted and created again gets another one."""
+    return f"{tenant}.{(created_at - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1):x}"
+
+
+def is_home(text: str) -> bool:
+    """Whether this is a valid name of a home."""
+    return _is_home(text) is not None
+
+
+def is_own_mark(text: str) -> bool:
+    """Whether it reads like a name that the gateway itself uses for who has done something: `key`, the issuer of API
+    keys; `cli`, the command line; `uid 0`, who used it. No issuer may have such a name."""
+    plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return _is_mark(plain) is not None
 
 
 def public_id(session_id: str) -> str:

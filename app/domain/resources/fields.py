@@ -8,8 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from app.domain._names import NAME_PATTERN, NAME_RULE
-
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"  # of tenants, backends and all other resources
+NAME_RULE = "lower-case letters, digits and hyphens, 63 at most"  # the same for people
 NAME_LENGTH = 63
 MAX_REASON = 300
 NAME_SPELLING = f"{NAME_RULE}, beginning with a letter or digit"
