@@ -31,7 +31,7 @@ class EarlyDeaths:
     new_breaker: Callable[[], Breaker]
 
     def refuse_one_more(self, stock: BackendStock, patience_s: float) -> None:
-        """For a new caller, who would wait for so long.
+        """For a new caller of a backend that is failing, who would wait for so long.
 
         Raises:
             BackendUnavailable: the breaker is open, or the next start is later than that.
@@ -75,9 +75,10 @@ class EarlyDeaths:
             self._count(stock, process.exit.description, tuple(process.exit.stderr))
 
     def works(self, lease: Lease) -> bool:
-        """A lease's handshake succeeded; returns whether that proves the backend as it is now configured."""
+        """A lease's handshake succeeded, and starts were limited until one does; returns whether that proves the backend
+        as it is now configured."""
         stock = lease.stock
-        if lease.connection.spec.version != stock.spec.version or stock.allowance(self._clock()) is None:
+        if lease.connection.spec.version != stock.spec.version:
             return False
         if stock.breaker.succeeded():
             self._metrics.breaker_open.dec()

@@ -1,15 +1,19 @@
-"""The queue of callers who wait for a process."""
+"""Callers who wait for a process: their queue, the limits that hold them up, and the errors for those who got none."""
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Protocol
 
-from app.backends.inventory import BackendStock, Lease
+from app.backends import _plan as plan
+from app.backends.inventory import BackendStock, Inventory, Lease
+from app.concurrency.event import Event
 from app.domain import Limits
-from app.errors import GatewayError
+from app.errors import FIXED, BackendBusy, GatewayError, LimitReached
+from app.telemetry.metrics import Metrics
 
 
 @dataclass(slots=True, eq=False)
@@ -88,3 +92,164 @@ class WaitingCallers:
         self.remove(waiter)
         if waiter.lease.done() and not waiter.lease.cancelled() and waiter.lease.exception() is None:
             waiter.lease.result().release("caller_gone")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """The node's own limits."""
+
+    max_processes: int = 200
+    max_starting: int = 8  # more at once only compete for the processor
+    max_waiting: int = 1000  # callers; the next one is refused
+    deadline_s: float = 30.0  # how long a caller waits for a process
+    warm_bytes: int = 1 << 30  # for the warm processes of backends with `warm: auto`
+
+
+class Budgets(Protocol):
+    """What tenants may start, over all nodes (`limits.tenant_budgets.TenantBudgets`)."""
+
+    @property
+    def changed(self) -> Event[[]]:
+        """Tells when a tenant may start again that might not."""
+
+    def know(self, tenant: str, limits: Limits) -> None:
+        """The tenant has these limits."""
+
+    def allowance(self, tenant: str) -> tuple[int | None, float]:
+        """How many processes it may start now (None: any number), and if none, in how many seconds the next."""
+
+    def started(self, tenant: str) -> None:
+        """Counts a start."""
+
+    def reached(self, tenant: str) -> tuple[LimitReached, float] | None:
+        """The limit that holds its starts back, and after how many seconds to try again."""
+
+
+class PoolLimits:
+    """Compares the inventory with the limits of tenants, backends and the node; makes the input of a plan."""
+
+    def __init__(
+        self,
+        options: PoolOptions,
+        inventory: Inventory,
+        metrics: Metrics,
+        budgets: Budgets,
+        is_busy: Callable[[], bool],
+        room: Callable[[int, int], int],
+    ) -> None:
+        """`is_busy`, `room`: see ProcessPool."""
+        self.options, self._is_busy, self._room = options, is_busy, room
+        self._inventory, self._budgets = inventory, budgets
+        self._rate_limited = metrics.rate_limited
+
+    def tenant_has_room(self, tenant: str, limits: Limits) -> bool:
+        """Whether the tenant may use one more process."""
+        return limits.processes is None or self._inventory.used_of(tenant) < limits.processes
+
+    def refuse_one_more(self, waiting: int) -> None:
+        """For a new caller, when this many wait already.
+
+        Raises:
+            BackendBusy: no more callers may wait.
+        """
+        if waiting >= self.options.max_waiting:
+            self._rate_limited.labels("node_waiting").inc()
+            reached = LimitReached("node_waiting", "node", self.options.max_waiting, waiting, FIXED)
+            raise BackendBusy(f"{waiting} sessions wait for a process of this node, and no more may wait").at(reached)
+
+    def refuse_for_rate(self, tenant: str, patience_s: float) -> None:
+        """For a new caller, for whom no process is being started.
+
+        Raises:
+            BackendBusy: the tenant's rate lets none start for longer than the caller would wait.
+        """
+        starts_left, next_in_s = self._budgets.allowance(tenant)
+        if starts_left == 0 and next_in_s > patience_s:
+            held_back = self._budgets.reached(tenant)
+            if held_back is not None and held_back[0].used is None:  # memory may come free at any time
+                raise self._held_back(tenant, f"no process can be started within {patience_s:g} s", *held_back)
+
+    def waited_too_long(self, waiter: Waiter) -> BackendBusy:
+        """The error for a caller whose wait timed out; names the limit that was the cause."""
+        waited = f"no process came free within {self.options.deadline_s:g} s"
+        reached, held_back = self._reached_by(waiter), self._budgets.reached(waiter.tenant)
+        if reached is None and held_back is not None:
+            return self._held_back(waiter.tenant, waited, *held_back)
+        reached = reached or self._reached_on_node()
+        if reached is None and self._inventory.alive >= self._most():
+            return BackendBusy(f"{waited}: this node has few file descriptors left")
+        if reached is None:
+            return BackendBusy(f"{waited}: processes take long to start, or many are being started")
+        self._rate_limited.labels(reached.name).inc()
+        whose = {"tenant": f"the tenant {waiter.tenant}", "backend": f"the backend {waiter.stock.spec.name}"}
+        has = f"{whose.get(reached.of, 'this node')} has {reached.used:g} processes"
+        return BackendBusy(f"{waited}: {has}; its limit is {reached.allowed:g}").at(reached)
+
+    def _held_back(self, tenant: str, waited: str, reached: LimitReached, again_after_s: float) -> BackendBusy:
+        self._rate_limited.labels(reached.name).inc()
+        if reached.used is None:
+            cause = f"the tenant {tenant} starts processes too often; its limit is {reached.allowed:g} a minute"
+        else:
+            cause = f"the processes of the tenant {tenant} use {reached.used:g} MiB of memory"
+            cause += f"; its limit is {reached.allowed:g}"
+        return BackendBusy(f"{waited}: {cause}").at(reached).again_after(again_after_s)
+
+    def _reached_by(self, waiter: Waiter) -> LimitReached | None:
+        tenant, spec, most = waiter.tenant, waiter.stock.spec, waiter.limits.processes
+        used = self._inventory.used_of(tenant)
+        if most is not None and used >= most:
+            return LimitReached.of_tenant("processes", tenant, most, used)
+        if waiter.stock.alive >= spec.max_processes:
+            return LimitReached.of_backend("max_processes", spec.key, spec.max_processes, waiter.stock.alive)
+        return None
+
+    def _reached_on_node(self) -> LimitReached | None:
+        if self._inventory.alive >= self.options.max_processes:
+            return LimitReached.of_node(
+                "node_processes", "MAX_PROCESSES", self.options.max_processes, self._inventory.alive
+            )
+        return None
+
+    def view(self, waiting: list[Waiter]) -> plan.View:
+        inventory, now = self._inventory, self._inventory.clock()
+        held = inventory.held.items() if waiting else ()
+        stopping = [holding for process, holding in held if process.is_stopping()]
+        of_tenants = Counter(each.stock.spec.tenant for each in stopping if each.lease is not None)
+        of_backends = Counter(each.stock.spec.key for each in stopping)
+        allowed = {each.tenant: each.limits.processes for each in waiting}
+        most = self._most()
+        keys = self._concerned(waiting, most)
+        return plan.View(
+            now=now,
+            node=plan.NodeNumbers(
+                limit=most,
+                alive=inventory.alive,
+                starting=inventory.starting,
+                stopping=len(stopping),
+                max_starting=self.options.max_starting,
+                is_busy=self._is_busy(),
+                is_short=most < self.options.max_processes,
+            ),
+            tenants={
+                tenant: self._numbers(tenant, allowed.get(tenant), of_tenants[tenant], now)
+                for tenant in {key[0] for key in keys}
+            },
+            backends={key: inventory.stocks[key].numbers(now, of_backends[key]) for key in keys},
+            waiting=[each.stock.spec.key for each in waiting],
+        )
+
+    def _numbers(self, tenant: str, limit: int | None, stopping: int, now: float) -> plan.TenantNumbers:
+        starts_left, next_in_s = self._budgets.allowance(tenant)
+        return plan.TenantNumbers(limit, self._inventory.used_of(tenant), stopping, starts_left, now + next_in_s)
+
+    def _most(self) -> int:
+        """How many processes the node may have now."""
+        alive = self._inventory.alive
+        return min(self.options.max_processes, alive + self._room(alive, self._inventory.starting))
+
+    def _concerned(self, waiting: list[Waiter], most: int) -> set[plan.Key]:
+        """The backends that a plan looks at: on a full node also those whose warm processes could make room."""
+        keys = {each.stock.spec.key for each in waiting} | self._inventory.unsettled
+        if waiting and self._inventory.alive >= most:
+            keys.update(key for key, stock in self._inventory.stocks.items() if stock.warm)
+        return keys

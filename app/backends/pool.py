@@ -1,8 +1,8 @@
 """ProcessPool: hands each session a process of its own, and knows every backend that has one.
 
-What to do is decided in plan.py and carried out here. Its parts: `inventory` counts, `waiting_callers` is the queue,
-`pool_limits` knows the limits, `plan_timer` says when to plan, `warm_pool` starts and stops, and `early_deaths` keeps a
-broken backend from being started again and again.
+What to do is decided in `plan` and carried out here. Its parts: `inventory` counts, `waiting_callers` is the queue and
+knows the limits, `warm_pool` starts and stops, and `early_deaths` keeps a broken backend from being started again and
+again.
 """
 
 import asyncio
@@ -21,8 +21,7 @@ from app.backends import _plan as plan
 from app.backends._breaker import Breaker
 from app.backends._early_deaths import EarlyDeaths
 from app.backends._plan import PlanTimer
-from app.backends._pool_limits import Budgets, PoolLimits, PoolOptions
-from app.backends._waiting_callers import Waiter, WaitingCallers
+from app.backends._waiting_callers import Budgets, PoolLimits, PoolOptions, Waiter, WaitingCallers
 from app.backends._warm_pool import Prepare, WarmPool, WarmSizing
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot, BackendStock, Inventory, Lease
@@ -129,7 +128,8 @@ class ProcessPool:
             return self._hand_out(stock, stock.keeper(identity), self._clock(), was_warm=True)
         preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
         patience_s = self._limits.options.deadline_s + preparing_s
-        self._deaths.refuse_one_more(stock, patience_s)
+        if stock.breaker.is_failing:
+            self._deaths.refuse_one_more(stock, patience_s)
         self._limits.refuse_one_more(len(self._waiting))
         if not stock.starting:
             self._limits.refuse_for_rate(spec.tenant, patience_s)
@@ -179,7 +179,7 @@ class ProcessPool:
         self._sizing.arrived(lease.stock, lease.asked_at)
         if not lease.was_warm:
             self._sizing.started(lease.stock, time.time() - lease.connection.started_at)
-        if self._deaths.works(lease):
+        if lease.stock.allowance(self._clock()) is not None and self._deaths.works(lease):
             self._planning.soon()  # starts were held back until now
 
     def _on_release(self, lease: Lease, reason: str) -> None:

@@ -247,7 +247,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "who has waited in vain for a process hears of the backend's limit, whoever's it was",
-        "app/backends/_pool_limits.py",
+        "app/backends/_waiting_callers.py",
         "        if most is not None and used >= most:\n            return LimitReached",
         "        if False and most is not None:\n            return LimitReached",
         POOL,
@@ -303,7 +303,7 @@ FAULTS_OF_LIMITS = (
     ),
     Fault(
         "who waits for the rate is told to come again at once",
-        "app/backends/_pool_limits.py",
+        "app/backends/_waiting_callers.py",
         ".at(reached).again_after(again_after_s)",
         ".at(reached)",
         BUDGETS,
