@@ -1,6 +1,7 @@
 """NotificationRate: how many notifications of a backend its client gets."""
 
 from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 
 from app.protocol.commands import Call, Command, Dropped, Several, ToStream
 
@@ -8,15 +9,14 @@ PER_SECOND = 1000
 MAX_KEPT, MAX_KEPT_BYTES = 256, 4096  # changes that are told later; any that is longer is dropped
 
 
+@dataclass(slots=True, eq=False)
 class NotificationRate:
     """Of one session. Above PER_SECOND the newest change of each thing (a list, a resource) is kept, and told in the
     next second, as its client would not look again without it; other notifications are dropped."""
 
-    __slots__ = ("_count", "_kept", "_since")
-
-    def __init__(self) -> None:
-        self._since, self._count = 0.0, 0
-        self._kept: dict[bytes, tuple[ToStream, Call | None]] = {}
+    _since: float = 0.0
+    _count: int = 0
+    _kept: dict[bytes, tuple[ToStream, Call | None]] = field(default_factory=dict)
 
     @property
     def holds_back(self) -> bool:

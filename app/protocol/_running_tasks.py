@@ -4,6 +4,7 @@ A session with a running task is not idle. A task without an end and without a t
 """
 
 import math
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -15,12 +16,10 @@ ABOUT_TASKS = frozenset({"tasks/get", "tasks/cancel", "tasks/result"})
 _OVER = frozenset({"completed", "failed", "cancelled"})
 
 
+@dataclass(slots=True, eq=False)
 class RunningTasks:
-    __slots__ = ("_are_too_many", "_until")
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}  # by id: when its server forgets it
-        self._are_too_many = False
+    _until: dict[str, float] = field(default_factory=dict)  # by id: when its server forgets it
+    _are_too_many: bool = False
 
     def answered(self, method: str, asked_for: str | None, result: msgspec.Raw, now: float) -> None:
         """The result of a request that may have made a task, or was about the task `asked_for`."""

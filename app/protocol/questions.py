@@ -1,6 +1,7 @@
 """Questions: a backend's open requests to its client, under our ids."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,14 +19,12 @@ class Question(msgspec.Struct, gc=False, frozen=True):
     among: tuple[bytes, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class Questions:
     """The questions of one session. Bytes that are returned are a line for the backend."""
 
-    __slots__ = ("_ids", "open")
-
-    def __init__(self) -> None:
-        self.open: dict[bytes, Question] = {}  # by our id
-        self._ids: dict[bytes, bytes] = {}  # the backend's id -> ours
+    open: dict[bytes, Question] = field(default_factory=dict)  # by our id
+    _ids: dict[bytes, bytes] = field(default_factory=dict)  # the backend's id -> ours
 
     def refusal(self, message: Request) -> bytes | None:
         """The error if this cannot be asked."""

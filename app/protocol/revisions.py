@@ -16,11 +16,6 @@ HANDSHAKE = tuple(revision.value for revision in Revision)
 ASSUMED = Revision.R2025_03_26  # if neither the request nor its session tells the version
 
 
-def assumed(transport: str) -> str:
-    """The revision of a session before its handshake."""
-    return Revision.R2024_11_05 if transport == "sse" else ASSUMED
-
-
 def is_handshake(version: str) -> bool:
     return version in HANDSHAKE
 

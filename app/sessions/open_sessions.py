@@ -10,10 +10,9 @@ from app.processes.endings import RAISING, at_limit
 from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
-from app.protocol.lifecycle import SessionState
 from app.sessions.call_observers import printable
 from app.sessions.endings import TAKEN_OVER
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +25,25 @@ class OpenSessions:
         self.by_id: dict[str, Session] = {}
         self.hidden: dict[str, Session] = {}
         self._of_tenants: dict[str, dict[str, Session]] = {}
+        self._watched: dict[tuple[str, str], Callable[[Session], None]] = {}
         self.draining = False
 
     def add(self, session: Session) -> None:
         self.by_id[session.id] = session
         self._of_tenants.setdefault(session.spec.tenant, {})[session.public_id] = session
+
+    def watch(self, backend: tuple[str, str], told: Callable[[Session], None] | None) -> None:
+        """`told` hears of each new session of this backend from now on; None: nobody does any more."""
+        if told is None:
+            del self._watched[backend]
+        else:
+            self._watched[backend] = told
+
+    def announce(self, session: Session) -> None:
+        """It is new on this node, and it is known when it was opened."""
+        told = self._watched.get(session.spec.key)
+        if told is not None:
+            told(session)
 
     def hide(self, session: Session) -> None:
         """New requests do not find it, and wait until another node has it or it has ended; calls in flight go on, and

@@ -7,10 +7,9 @@ sends something. The processes of the others stand still meanwhile (`connections
 
 from app.domain import Rest
 from app.errors import GatewayError
-from app.protocol.lifecycle import SessionState
 from app.sessions._session_log import SessionLog
 from app.sessions.loop_pause import StandstillDetector
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.telemetry.metrics import Metrics
 
 

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from heapq import nsmallest
 
 from app.domain import BackendSpec, Principal
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.parking import Parking
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 
 RECLAIMED = "reclaimed"  # the reason with which such a session is closed
 RELEASED_WITHIN_S = 1.0  # how long a new session waits until the route store has released the one that ended for it

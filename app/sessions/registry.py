@@ -23,7 +23,6 @@ from app.limits.tenant_limits import Tallies, TenantGates
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
 from app.protocol.jsonrpc import Notification
-from app.protocol.lifecycle import SessionState
 from app.sessions._draining import Draining
 from app.sessions._ended import EndedSessions
 from app.sessions._session_log import SessionLog
@@ -35,7 +34,7 @@ from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.parking import Parking
 from app.sessions.reclaiming import RELEASED_WITHIN_S, Reclaiming
-from app.sessions.session import Session, Surroundings
+from app.sessions.session import Session, SessionState, Surroundings
 from app.sessions.session_ids import new_session_id, session_key
 from app.sessions.streams.journal import NotDurable
 from app.sessions.sweeping import Sweeping
@@ -87,12 +86,11 @@ class SessionRegistry:
         parking: Parking | None = None,
         durability: Durability | None = None,
         on_timeout: Callable[[Session, Failed], None] = lambda session, failed: None,
-        on_new: Callable[[Session], None] = lambda session: None,
         tallies: Tallies | None = None,
         watchers: Watchers = UNWATCHED,
     ) -> None:
         self._directory, self._connections, self._metrics = directory, connections, metrics
-        self._on_timeout, self._on_new, self._watchers = on_timeout, on_new, watchers
+        self._on_timeout, self._watchers = on_timeout, watchers
         self.overload = overload or Overload(metrics)
         self._ownership, self._max_sessions, self._stream_after_s = ownership, max_sessions, stream_after_s
         self._sessions = OpenSessions() if sessions is None else sessions
@@ -164,7 +162,7 @@ class SessionRegistry:
     ) -> Session:
         session_id = new_session_id(self._ownership.node)
         session = self._admit(session_id, principal, spec, limits, transport)
-        self._on_new(session)
+        self._sessions.announce(session)
         try:
             await self._ownership.claim_session(session_id, principal, *spec.key, transport, limits)
             await still_allowed()
@@ -230,7 +228,7 @@ class SessionRegistry:
     def _opened(self, session: Session, how: str) -> None:
         self._log.opened(session, how)
         if how == "taken over":  # only now it is known when it was opened
-            self._on_new(session)
+            self._sessions.announce(session)
 
     async def connect(self, session: Session) -> None:
         """Leases the session's process, within its tenant's limits of now. Raises as `backend` and Session.connect:

@@ -1,8 +1,12 @@
-"""Session: one client's connection to one backend process. Bound to a principal, not to a token."""
+"""Session: one client's connection to one backend process. Bound to a principal, not to a token.
+
+NEW --connect--> CONNECTING --process--> CONNECTED --initialize--> INITIALIZING --answered--> OPEN --close--> CLOSED
+"""
 
 import random
 import time
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple
 
 import msgspec
@@ -15,12 +19,11 @@ from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnava
 from app.limits.tenant_limits import TenantGate
 from app.processes.endings import Exit
 from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
-from app.protocol.eras.sessionless_envelope import refuses_handshake
+from app.protocol.eras.sessionless_envelope import SESSIONLESS, refuses_handshake
 from app.protocol.exchange import Exchange, negotiated_version
 from app.protocol.handshake_record import to_be_repeated
 from app.protocol.jsonrpc import INTERNAL_ERROR, Notification, Request, Response
-from app.protocol.lifecycle import Lifecycle, SessionState, Trigger
-from app.protocol.revisions import assumed
+from app.protocol.revisions import ASSUMED, Revision
 from app.sessions import endings
 from app.sessions._calls import CallParts, SessionCalls
 from app.sessions.call_observers import UNWATCHED, Watchers, observers_of
@@ -32,6 +35,50 @@ from app.sessions.streams.streams import EventStream, Reply, Sink
 from app.telemetry.capture.session_capture import SessionCapture
 from app.telemetry.metrics import Metrics
 
+
+class SessionState(Enum):
+    NEW = "new"  # has an id, no process
+    CONNECTING = "connecting"  # waits for a process
+    CONNECTED = "connected"  # has a process that was sent nothing yet
+    INITIALIZING = "initializing"  # `initialize` was sent
+    OPEN = "open"  # `initialize` was answered with a result
+    CLOSED = "closed"
+
+
+class Trigger(Enum):
+    CONNECT = "connect"
+    PROCESS = "process"
+    INITIALIZE = "initialize"
+    ADOPT = "adopt"  # the process speaks 2026-07-28: there is no handshake
+    ANSWERED = "answered"
+    RESTORE = "restore"  # it was open on another node
+    REFUSED = "refused"  # the backend answered `initialize` with an error: another try is allowed
+    CLOSE = "close"
+
+
+TRANSITIONS: dict[SessionState, dict[Trigger, SessionState]] = {
+    SessionState.NEW: {
+        Trigger.CONNECT: SessionState.CONNECTING,
+        Trigger.RESTORE: SessionState.OPEN,
+        Trigger.CLOSE: SessionState.CLOSED,
+    },
+    SessionState.CONNECTING: {Trigger.PROCESS: SessionState.CONNECTED, Trigger.CLOSE: SessionState.CLOSED},
+    SessionState.CONNECTED: {
+        Trigger.INITIALIZE: SessionState.INITIALIZING,
+        Trigger.ADOPT: SessionState.OPEN,
+        Trigger.CLOSE: SessionState.CLOSED,
+    },
+    SessionState.INITIALIZING: {
+        Trigger.ANSWERED: SessionState.OPEN,
+        Trigger.REFUSED: SessionState.CONNECTED,
+        Trigger.CLOSE: SessionState.CLOSED,
+    },
+    SessionState.OPEN: {Trigger.CLOSE: SessionState.CLOSED},
+    SessionState.CLOSED: {},
+}
+
+
+_SESSIONLESS = SESSIONLESS.encode()
 POOLED_WAITING = 128  # calls that may wait at least: clients of a pooled session cannot open another one
 
 
@@ -59,7 +106,7 @@ class Session:
         self.principal, self.spec = principal, spec
         self.transport, self.gate, self._metrics, self._on_closed, self._standstill = around[:5]
         self._on_timeout, self._on_opened, self._on_request = around.on_timeout, around.on_opened, around.on_request
-        self.version = assumed(self.transport)
+        self.version: str = Revision.R2024_11_05 if self.transport == "sse" else ASSUMED  # until the handshake
         call_s, initialize_s = spec.timeouts.call_s, spec.timeouts.initialize_s
         self.exchange = Exchange(call_s, initialize_s=initialize_s, max_calls=spec.calls_per_session)
         self.connection = SessionConnection(around.metrics)
@@ -68,7 +115,7 @@ class Session:
         observers = observers_of(self, around.gate, around.metrics, around.watchers)
         self.calls = SessionCalls(parts, around.metrics, observers)
         self.opened_at = self.last_seen = self.heard_at = time.monotonic()  # heard: from its process
-        self._lifecycle, self._closed_for = Lifecycle(), ""
+        self.state, self._closed_for = SessionState.NEW, ""
         self.hello: bytes | None = None  # `initialize` as sent to the process, if it was
         self.journal: Journal | None = None  # of a durable session
         self._held = HeldLines(self.streams.back_pressure.change)
@@ -78,9 +125,9 @@ class Session:
         self.address = ""  # of the client that opened it, where this node knows it
         self.client_info: msgspec.Raw | None = None  # `clientInfo` of a client that sent no `initialize`
 
-    @property
-    def state(self) -> SessionState:
-        return self._lifecycle.state
+    def _follow(self, trigger: Trigger) -> None:
+        """Raises KeyError if the table has no such transition: a bug of the gateway."""
+        self.state = TRANSITIONS[self.state][trigger]
 
     # --- opening
 
@@ -104,14 +151,14 @@ class Session:
         """
         if self.state is SessionState.CLOSED:
             raise self._closed_meanwhile()
-        if not self._lifecycle.allows(Trigger.CONNECT):
+        if Trigger.CONNECT not in TRANSITIONS[self.state]:
             raise InvalidMessage("the session is initialized already")
-        self._lifecycle.follow(Trigger.CONNECT)
+        self._follow(Trigger.CONNECT)
         asked_at = time.monotonic()
         lease = await self.connection.ask(source, self.spec, limits, self.principal)
         if lease is None:
             raise self._closed_meanwhile()
-        self._lifecycle.follow(Trigger.PROCESS)
+        self._follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
         self.connection.attach(lease, self)
@@ -129,7 +176,7 @@ class Session:
 
     def restore(self, lease: ConnectionLease, version: str, opened_at: float, hello: bytes | None = None) -> None:
         """Opens the session as it was on another node, which had sent `hello`; its process may still be starting."""
-        self._lifecycle.follow(Trigger.RESTORE)
+        self._follow(Trigger.RESTORE)
         self.hello = hello
         self.version, self.opened_at = version, opened_at
         self.connection.attach(lease, self)
@@ -137,7 +184,7 @@ class Session:
 
     def adopt(self, version: str) -> None:
         """Opens the session without a handshake: the revision that its process speaks has none."""
-        self._lifecycle.follow(Trigger.ADOPT)
+        self._follow(Trigger.ADOPT)
         self.version = version
         self.connection.handshake_succeeded()
         self._on_opened(self, "no handshake")
@@ -162,7 +209,7 @@ class Session:
             BackendError: the process is gone or does not read.
             RoutesUnavailable: this node stood still, and another may own the session by now.
         """
-        if self._lifecycle.state is not SessionState.OPEN or message.method == "initialize":
+        if self.state is not SessionState.OPEN or message.method == "initialize":
             self._admit(message)
         if self._standstill.is_detected():
             raise RoutesUnavailable
@@ -170,8 +217,8 @@ class Session:
         self._on_request(self)
         line = self.calls.begin(message, stream, now, is_own=is_own)
         if message.method == "initialize":
-            self._lifecycle.follow(Trigger.INITIALIZE)
-            self.hello = None if line is None else to_be_repeated(line)
+            self._follow(Trigger.INITIALIZE)
+            self.hello = line
 
     def refuse(self, message: Request, error: GatewayError) -> None:
         """Answers a request with an error on the listen stream; closes a session that has no process."""
@@ -237,9 +284,9 @@ class Session:
 
     def _admit(self, message: Request) -> None:
         if message.method == "initialize":
-            if not self._lifecycle.allows(Trigger.INITIALIZE):
+            if Trigger.INITIALIZE not in TRANSITIONS[self.state]:
                 raise InvalidMessage("the session is initialized already")
-        elif self._lifecycle.state is SessionState.CLOSED:
+        elif self.state is SessionState.CLOSED:
             raise self.refusal or endings.later_request(self._closed_for)
         elif message.method not in ("ping", "server/discover") or not self.connection.is_attached:
             raise InvalidMessage("the first request of a session is `initialize`")
@@ -247,7 +294,7 @@ class Session:
     # --- from the backend (BackendListener)
 
     def backend_sent(self, line: bytes) -> None:
-        if self._lifecycle.state is SessionState.INITIALIZING and self._bridges(line):
+        if self.state is SessionState.INITIALIZING and self._bridges(line):
             return
         if self._standstill.is_detected():
             self._held.add(line)
@@ -283,12 +330,14 @@ class Session:
 
     def _bridges(self, line: bytes) -> bool:
         """Whether this line refuses `initialize`, as the process speaks 2026-07-28 only; puts a bridge before it."""
-        if self.hello is None or self.is_pooled or self.connection.is_bridged or not refuses_handshake(line):
+        if self.hello is None or self.is_pooled or self.connection.is_bridged:
+            return False
+        if _SESSIONLESS not in line or not refuses_handshake(line):
             return False
         if self.journal is not None:
             self.journal.end()  # it does not have the bridge's state
         self.connection.bridge(self)
-        self.connection.tell(self.hello)
+        self.connection.tell(to_be_repeated(self.hello))
         return True
 
     def backend_sent_too_much(self, beginning: bytes, end: bytes = b"") -> None:
@@ -332,10 +381,10 @@ class Session:
 
     def _initialized(self, response: Response) -> None:
         if response.member == "error":
-            self._lifecycle.follow(Trigger.REFUSED)
+            self._follow(Trigger.REFUSED)
             return
-        self._lifecycle.follow(Trigger.ANSWERED)
-        self.version = negotiated_version(response.value) or assumed(self.transport)
+        self._follow(Trigger.ANSWERED)
+        self.version = negotiated_version(response.value) or self.version
         self.connection.handshake_succeeded()
         self._on_opened(self, "handshake")
 
@@ -397,7 +446,7 @@ class Session:
         error = error or endings.cut_off(reason)
         for failed in self.exchange.fail_all(error, waiting=not_sent, unsent=self.connection.unsent()):
             self._carry_out(failed)
-        self._lifecycle.follow(Trigger.CLOSE)
+        self._follow(Trigger.CLOSE)
         self._closed_for = reason
         self.streams.end(random.randint(*endings.DRAIN_RETRY_MS) if reason in endings.LEAVING else None)  # noqa: S311 - no secret
         self.connection.release(reason)

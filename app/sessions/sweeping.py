@@ -11,13 +11,12 @@ from collections.abc import Callable
 import anyio
 
 from app.domain import KEY_ISSUER, public_id
-from app.protocol.lifecycle import SessionState
 from app.sessions._calls import is_past
 from app.sessions._ended import EndedSessions
 from app.sessions.loop_pause import StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.parking import Parking
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 
 SWEEP_S = 0.25  # how late the deadline of a call may be noticed
 SHARES = 4  # sweeps in which each session is looked at once: how late its age may be

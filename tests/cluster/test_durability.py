@@ -12,8 +12,7 @@ import pytest
 from app.cluster.durability import DURABLE, LEAP, is_durable
 from app.domain import BackendSpec, Limits, Selection
 from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable
-from app.protocol.lifecycle import SessionState
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.session_ids import session_key
 from app.sessions.streams.journal import NotDurable
 from app.sessions.streams.resumption import Reader

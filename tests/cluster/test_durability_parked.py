@@ -8,8 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from app.protocol.lifecycle import SessionState
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from tests.cluster.durable import SPEC, FlakyStore, Node, nodes, request
 
 PARKED = replace(SPEC, timeouts=replace(SPEC.timeouts, park_s=60.0))

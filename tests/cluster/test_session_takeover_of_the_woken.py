@@ -20,13 +20,12 @@ from app.cluster.routing.redis_store import RedisStore
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import Principal
 from app.errors import RoutesUnavailable
-from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.loop_pause import StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.session_ids import session_key
 from app.sessions.sessionless.pooled_sessions import Caller
 from app.sessions.sweeping import sweep_for_ever

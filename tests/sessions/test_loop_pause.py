@@ -11,11 +11,10 @@ import pytest
 
 from app.domain import Principal
 from app.errors import OwnershipUnknown, RoutesUnavailable
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import GAP_S, PROOFS, StandstillDetector, since_boot
 from app.sessions.registry import SessionRegistry
 from app.sessions.routes import Route
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.session_ids import session_key
 from app.sessions.streams.streams import Reply
 from tests.sessions.fakes import FakeConnection, FakePool

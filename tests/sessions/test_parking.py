@@ -13,10 +13,9 @@ from app.backends.connections import respawning
 from app.backends.connections.respawning import RespawningConnection
 from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import GAP_S
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from tests.sessions import rig
 from tests.sessions.fakes import FakeLease, FakePool, FakeStore
 from tests.sessions.test_session import ask, message

@@ -7,10 +7,9 @@ import pytest
 
 from app.backends.connections._stopping import StoppingConnection
 from app.domain import BackendSpec, Limits, Principal
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import GAP_S
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from tests.backends.connections.test_stopping import Process
 from tests.sessions import rig
 from tests.sessions.fakes import FakeLease, FakePool, FakeStore

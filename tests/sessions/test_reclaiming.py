@@ -8,11 +8,10 @@ import pytest
 
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, SessionEnded
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.reclaiming import AGAIN_S, longest_idle
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.telemetry.metrics import Metrics
 from tests.sessions import rig
 from tests.sessions.fakes import FakePool, FakeStore

@@ -21,10 +21,9 @@ from app.errors import (
 from app.limits.overload import Overload, Passed
 from app.protocol._notification_rate import PER_SECOND
 from app.protocol.jsonrpc import Request, parse_client
-from app.protocol.lifecycle import SessionState
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.telemetry.metrics import Metrics
 from tests.cluster.rig import Cluster, running_cluster
 from tests.sessions.fakes import FakePool, FakeStore, alone

@@ -23,10 +23,9 @@ from app.errors import (
 )
 from app.protocol.commands import Failed, Listen
 from app.protocol.jsonrpc import Notification, Request, Response, parse_client
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import GAP_S, StandstillGuard
 from app.sessions.registry import STREAM_AFTER_S, SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.streams.session_streams import UNREAD_S
 from app.sessions.streams.streams import MAX_EVENTS, Reply
 from app.sessions.sweeping import why_over

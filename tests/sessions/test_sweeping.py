@@ -9,11 +9,10 @@ import pytest
 from app.domain import Principal
 from app.errors import GatewayError
 from app.protocol.commands import Answer
-from app.protocol.lifecycle import SessionState
 from app.sessions import sweeping
 from app.sessions.loop_pause import StandstillGuard
 from app.sessions.registry import SessionRegistry
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.sweeping import SHARES
 from tests.sessions.fakes import FakePool
 from tests.sessions.test_session import message

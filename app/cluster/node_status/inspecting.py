@@ -18,10 +18,9 @@ from app.cluster.node_status.inspection_views import InspectionView, Opened, See
 from app.cluster.node_status.problems.problem import Problem
 from app.domain import BackendSpec
 from app.errors import Conflict, GatewayError, QuotaExceeded
-from app.protocol.lifecycle import SessionState
 from app.sessions.loop_pause import since_boot
 from app.sessions.open_sessions import OpenSessions
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.storage.audit import Act
 from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
@@ -42,8 +41,8 @@ log = logging.getLogger(__name__)
 
 
 class Inspecting:
-    """`sessions` are those of this node; the registry calls `session_opened`. `specs`: all versions of a backend that
-    this node starts or runs. `headers`: those of a backend with a URL, opened. `write`: appends to the audit trail."""
+    """`sessions` are those of this node. `specs`: all versions of a backend that this node starts or runs. `headers`:
+    those of a backend with a URL, opened. `write`: appends to the audit trail."""
 
     def __init__(  # noqa: PLR0913 - once, of parts
         self,
@@ -61,7 +60,6 @@ class Inspecting:
         self._inspections = Inspections(max_bytes, on_end=self._has_ended, on_dropped=dropped.inc, charge=charge)
         self._open_now = metrics.inspections_open
         self._sessions: dict[str, list[Session]] = {}  # by inspection
-        self._of_backends: dict[tuple[str, str], Inspection] = {}
         self._unconfirmed: dict[str, float] = {}  # until when, by the monotonic clock
         self._ends_at: dict[str, float] = {}  # by a clock that nobody sets back
         self._unwritten: deque[Act] = deque(maxlen=MAX_UNWRITTEN)
@@ -113,7 +111,7 @@ class Inspecting:
         self._unconfirmed[about.id] = time.monotonic() + CONFIRM_S
         self._ends_at[about.id] = since_boot() + about.ends_at - now
         if session is None:
-            self._of_backends[tenant, about.backend] = inspection
+            self._registry.watch((tenant, about.backend), partial(self._session_opened, inspection))
             for spec in self._specs((tenant, about.backend)):
                 inspection.learn(self._secrets(spec))
         else:
@@ -134,11 +132,8 @@ class Inspecting:
         self._unconfirmed.pop(id, None)
         return view_of(inspection, self._node)
 
-    def session_opened(self, session: Session) -> None:
+    def _session_opened(self, inspection: Inspection, session: Session) -> None:
         """A new session, before anything has passed; or one that another node has had, perhaps since before."""
-        inspection = self._of_backends.get(session.spec.key) if self._of_backends else None
-        if inspection is None:
-            return
         age_s = time.monotonic() - session.opened_at
         if session.state is SessionState.OPEN and time.time() - age_s < inspection.about.opened_at:
             return
@@ -208,7 +203,7 @@ class Inspecting:
         self._unconfirmed.pop(about.id, None)
         del self._ends_at[about.id]
         if not about.session:
-            del self._of_backends[about.tenant, about.backend]
+            self._registry.watch((about.tenant, about.backend), None)
         for session in self._sessions.pop(about.id):
             if session.state is not SessionState.CLOSED:
                 session.observe(None)

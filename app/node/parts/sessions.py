@@ -78,7 +78,6 @@ async def open_sessions(
             parking=opening.parking,
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
-            on_new=inspecting.session_opened,
             tallies=(tallies := Tallies()),
             watchers=Watchers(history, opening.tracer),
         )

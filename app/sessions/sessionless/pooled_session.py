@@ -12,9 +12,8 @@ from app.domain import BackendSpec
 from app.protocol.commands import Answer
 from app.protocol.eras.sessionless_envelope import MAY_ASK, SESSIONLESS, TASKS
 from app.protocol.jsonrpc import Params, members_of
-from app.protocol.lifecycle import SessionState
 from app.sessions.routes import Identity
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.sessionless._mirrored_headers import MirroredHeaders
 from app.sessions.streams.streams import Reply
 

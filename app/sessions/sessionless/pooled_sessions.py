@@ -22,11 +22,10 @@ from app.errors import BackendExited, BackendTimeout, GatewayError, InvalidRespo
 from app.protocol.commands import Failed, ToStream
 from app.protocol.eras.sessionless_envelope import Envelope, across_eras, own_envelope, refuses_handshake
 from app.protocol.jsonrpc import Notification, Params, Request, Response, dump_response, encode, members_of
-from app.protocol.lifecycle import SessionState
 from app.protocol.revisions import Revision
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.registry import AskAgain, SessionRegistry, for_nobody
-from app.sessions.session import Session
+from app.sessions.session import Session, SessionState
 from app.sessions.sessionless._unsolicited import UnsolicitedMessages
 from app.sessions.sessionless.pooled_session import (
     CallerHomes,

@@ -21,9 +21,9 @@ from app.protocol.eras.sessionless_envelope import (
     without_envelope,
 )
 from app.protocol.jsonrpc import Params, Request, encode, members_of
-from app.protocol.lifecycle import SessionState
 from app.sessions.endings import SHUTDOWN
 from app.sessions.registry import SessionRegistry
+from app.sessions.session import SessionState
 from app.sessions.sessionless._mirrored_headers import MirroredHeaders
 from app.sessions.sessionless._request_state import RequestStateSeal
 from app.sessions.sessionless._subscriptions import Subscription, Subscriptions

@@ -55,7 +55,7 @@ class Rig:
         )
         self.registry = SessionRegistry(
             directory, typed_pool, Metrics("test"), alone(sessions), max_sessions=500, sessions=sessions,
-            on_new=self.inspecting.session_opened, standstill=StandstillDetector(lambda: 1000.0),
+            standstill=StandstillDetector(lambda: 1000.0),
         )  # type: ignore[arg-type]  # fmt: skip
 
     async def _write(self, act: Act) -> None:
