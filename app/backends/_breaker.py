@@ -24,23 +24,23 @@ class Breaker:
 
     def __init__(self, chance: Callable[[], float]) -> None:
         self.is_open = False  # callers are refused
+        self.limits_starts = True  # until a handshake has succeeded, and since the last process died early
         self._chance = chance
         self._in_a_row = 0
         self._retry_at = 0.0
-        self._is_proven = False
 
-    def allowance(self, now: float, *, unproven: int, warm: int) -> int | None:
-        """How many more processes may be started; None is any number.
+    def allowance(self, now: float, *, unproven: int, warm: int) -> int:
+        """How many more processes may be started, while it `limits_starts`.
 
-        Four cases: 1. every handshake so far has succeeded: any number; 2. none was tried yet: a few; 3. one failed and
-        the delay runs: none; 4. the delay is over: one, if no other process is on trial or warm.
+        Three cases: 1. no handshake was tried yet: a few; 2. one failed and the delay runs: none; 3. the delay is over:
+        one, if no other process is on trial or warm.
 
         Args:
             unproven: leased processes whose handshake has neither succeeded nor failed.
             warm: processes that wait for a session.
         """
         if not self._in_a_row:
-            return None if self._is_proven else max(0, UNPROVEN_STARTS - unproven)
+            return max(0, UNPROVEN_STARTS - unproven)
         if now < self._retry_at:
             return 0
         return 0 if unproven or warm else 1
@@ -56,6 +56,7 @@ class Breaker:
 
     def died_early(self, now: float) -> bool:
         """Counts one early death; returns whether it opened the breaker."""
+        self.limits_starts = True
         # Processes that were being started when the first one died say nothing new about how long to wait.
         if self._in_a_row == 0 or now >= self._retry_at or self._in_a_row < OPENING_DEATHS:
             self._in_a_row += 1
@@ -67,6 +68,6 @@ class Breaker:
     def succeeded(self) -> bool:
         """A handshake succeeded; returns whether that closed the breaker."""
         was_open = self.is_open
-        self._is_proven, self.is_open = True, False
+        self.limits_starts, self.is_open = False, False
         self._in_a_row = 0
         return was_open

@@ -31,7 +31,7 @@ class EarlyDeaths:
     new_breaker: Callable[[], Breaker]
 
     def refuse_one_more(self, stock: BackendStock, patience_s: float) -> None:
-        """For a new caller of a backend that is failing, who would wait for so long.
+        """For a new caller, who would wait for so long, while the breaker limits starts.
 
         Raises:
             BackendUnavailable: the breaker is open, or the next start is later than that.
@@ -75,8 +75,8 @@ class EarlyDeaths:
             self._count(stock, process.exit.description, tuple(process.exit.stderr))
 
     def works(self, lease: Lease) -> bool:
-        """A lease's handshake succeeded, and starts were limited until one does; returns whether that proves the backend
-        as it is now configured."""
+        """A lease's handshake succeeded while the breaker limits starts; returns whether that proves the backend as now
+        configured."""
         stock = lease.stock
         if lease.connection.spec.version != stock.spec.version:
             return False

@@ -149,8 +149,9 @@ class BackendStock:
 
     def allowance(self, now: float) -> int | None:
         """How many more processes the breaker lets start; None is any number."""
-        allowed = self.breaker.allowance(now, unproven=self.unproven, warm=len(self.warm))
-        return allowed if allowed is None else max(0, allowed - self.starting)
+        if not self.breaker.limits_starts:
+            return None
+        return max(0, self.breaker.allowance(now, unproven=self.unproven, warm=len(self.warm)) - self.starting)
 
     def numbers(self, now: float, stopping: int) -> plan.BackendNumbers:
         """The backend's part of a plan's input."""

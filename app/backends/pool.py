@@ -128,7 +128,7 @@ class ProcessPool:
             return self._hand_out(stock, stock.keeper(identity), self._clock(), was_warm=True)
         preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
         patience_s = self._limits.options.deadline_s + preparing_s
-        if stock.breaker.is_failing:
+        if stock.breaker.limits_starts:
             self._deaths.refuse_one_more(stock, patience_s)
         self._limits.refuse_one_more(len(self._waiting))
         if not stock.starting:
@@ -179,7 +179,7 @@ class ProcessPool:
         self._sizing.arrived(lease.stock, lease.asked_at)
         if not lease.was_warm:
             self._sizing.started(lease.stock, time.time() - lease.connection.started_at)
-        if lease.stock.allowance(self._clock()) is not None and self._deaths.works(lease):
+        if lease.stock.breaker.limits_starts and self._deaths.works(lease):
             self._planning.soon()  # starts were held back until now
 
     def _on_release(self, lease: Lease, reason: str) -> None:
@@ -252,8 +252,8 @@ class ProcessPool:
         waiters, stocks = list(self._waiting), self._inventory.stocks
         view = self._limits.view(waiters)
         for key in view.backends:
-            retry_after_s = stocks[key].breaker.retry_after_s(view.now)
-            if retry_after_s > 0:
+            breaker = stocks[key].breaker
+            if breaker.limits_starts and (retry_after_s := breaker.retry_after_s(view.now)) > 0:
                 self._planning.at(view.now + retry_after_s)
         made = plan.make_plan(view)
         for action in made.actions:

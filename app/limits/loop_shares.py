@@ -77,7 +77,7 @@ class LoopShares:
         used: Callable[[], float] = used_s,
     ) -> None:
         self._uses, self._metrics, self._clock, self._used = LoopUses(), metrics, clock, used
-        self._over = self._uses.over  # asked for each call
+        self.over = self._uses.over  # those that may be over their share: asked for each call
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by tenant; the first has the next turn
         self._next: asyncio.Handle | None = None
         self._charged_s = 0.0  # to all tenants, ever
@@ -92,7 +92,7 @@ class LoopShares:
 
     def is_over(self, tenant: str) -> bool:
         """Whether the tenant has used more than its share lately."""
-        return tenant in self._over and self._uses.is_over(tenant, self._clock())
+        return tenant in self.over and self._uses.is_over(tenant, self._clock())
 
     @contextmanager
     def measured(self, tenant: str) -> Iterator[None]:
@@ -135,7 +135,7 @@ class LoopShares:
         Raises:
             RateLimited: too many of the tenant's wait already.
         """
-        if self.waiting(tenant) < MAX_WAITING:
+        if self.waiting(tenant) < MAX_WAITING or not self.is_over(tenant):
             return await self.turn(tenant)
         words = f"{MAX_WAITING} requests of the tenant {tenant} wait for their turn on this node's event loop"
         reached = LimitReached("loop_share", "tenant", MAX_WAITING, self.waiting(tenant), FIXED)

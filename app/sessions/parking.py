@@ -5,12 +5,17 @@ Those of servers that keep no state give their processes back; the next message 
 sends something. The processes of the others stand still meanwhile (`connections._stopping`).
 """
 
+import logging
+from collections.abc import Hashable
+
 from app.domain import Rest
 from app.errors import GatewayError
-from app.sessions._session_log import SessionLog
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.session import Session, SessionState
+from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 
 def is_at_rest(session: Session, now: float) -> bool:
@@ -55,7 +60,7 @@ class Parking:
     """The parked and frozen sessions of a node, as numbers. Owns nothing: each is its own."""
 
     def __init__(self, standstill: StandstillDetector, metrics: Metrics) -> None:
-        self._standstill, self._log, self._metrics = standstill, SessionLog(), metrics
+        self._standstill, self._thinned, self._metrics = standstill, Thinned(log), metrics
         self._resting = {"parked": metrics.sessions_parked, "frozen": metrics.sessions_frozen}
 
     def look_at(self, session: Session, now: float) -> None:
@@ -74,7 +79,7 @@ class Parking:
         if not session.connection.park(_Place(self, session, how)):
             return False
         self._note(session, how)
-        self._log.rests(session, how, now - session.last_seen)
+        self._say(how, f"session {how}", session, idle_s=round(now - session.last_seen, 1))
         return True
 
     def give_back(self, session: Session, now: float) -> bool:
@@ -110,12 +115,14 @@ class Parking:
         self.left(session, "parked")
         self._metrics.session_wakes.labels("warm" if was_warm else "cold").inc()
         self._metrics.session_wake_seconds.observe(waited_s)
-        self._log.woken(session, waited_s, was_warm=was_warm)
+        start, process = "warm" if was_warm else "cold", session.connection.process
+        self._say("woken", "session woken", session, backend_process=process, start=start, waited_ms=_ms(waited_s))
 
     def not_woken(self, session: Session, error: GatewayError) -> None:
         """There was no process for it; it stays parked."""
         self._metrics.session_wakes.labels("failed").inc()
-        self._log.not_woken(session, error)
+        what = "session not woken: it got no process"
+        self._say(("not woken", error.reason), what, session, reason=error.reason, error=str(error))
 
     # --- frozen
 
@@ -123,16 +130,25 @@ class Parking:
         """The session's process stands still; or it cannot be stopped."""
         self._metrics.session_freezes.labels("frozen" if error is None else "refused").inc()
         if error is not None:
-            self._log.not_frozen(session, error)
+            self._say("not frozen", "session not frozen", session, error=str(error))
 
     def thawed(self, session: Session, waited_s: float) -> None:
         """Its process goes on."""
         self.left(session, "frozen")
         self._metrics.session_thaws.labels("thawed").inc()
         self._metrics.session_thaw_seconds.observe(waited_s)
-        self._log.thawed(session, waited_s)
+        process = session.connection.process
+        self._say("thawed", "session thawed", session, backend_process=process, waited_ms=_ms(waited_s))
 
     def not_thawed(self, session: Session, error: GatewayError) -> None:
         """Its process could not go on: it is being ended, and the session with it."""
         self._metrics.session_thaws.labels("failed").inc()
-        self._log.not_thawed(session, error)
+        what, process = "session not thawed: its process is ended", session.connection.process
+        self._say("not thawed", what, session, backend_process=process, error=str(error))
+
+    def _say(self, kind: Hashable, what: str, session: Session, **fields: object) -> None:
+        self._thinned.info(kind, what, session.log_fields | fields)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)

@@ -1,5 +1,6 @@
 """SessionRegistry: the sessions of this node. Opens, finds, sweeps and closes them."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol, Self
@@ -25,8 +26,7 @@ from app.protocol.event_ids import EventId
 from app.protocol.jsonrpc import Notification
 from app.sessions._draining import Draining
 from app.sessions._ended import EndedSessions
-from app.sessions._session_log import SessionLog
-from app.sessions.call_observers import UNWATCHED, Watchers, getting_a_process
+from app.sessions.call_observers import UNWATCHED, Watchers, getting_a_process, program_of
 from app.sessions.directory import BackendDirectory
 from app.sessions.endings import BACKEND_EXITED, HANDED_OVER, SHUTDOWN, Endings
 from app.sessions.loop_pause import StandstillDetector
@@ -38,11 +38,13 @@ from app.sessions.session import Session, SessionState, Surroundings
 from app.sessions.session_ids import new_session_id, session_key
 from app.sessions.streams.journal import NotDurable
 from app.sessions.sweeping import Sweeping
+from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
 
 STREAM_AFTER_S = 15.0  # of silence; until then a call can still be answered with JSON and with the right HTTP status
 FIRST_TOKEN = 1
 
+log = logging.getLogger(__name__)
 
 AskAgain = Callable[[], Awaitable[None]]  # raises if the principal may not have the session any more
 
@@ -96,7 +98,7 @@ class SessionRegistry:
         self._sessions = OpenSessions() if sessions is None else sessions
         self._by_id = self._sessions.by_id
         self._ended, self._endings = EndedSessions(), Endings()
-        self._log = SessionLog()
+        self._log = Thinned(log)
         self.gates = TenantGates(metrics, self.overload, are_shared=durability is not None, tallies=tallies)
         self._durability = durability
         self.leaving = False
@@ -226,7 +228,7 @@ class SessionRegistry:
         return session
 
     def _opened(self, session: Session, how: str) -> None:
-        self._log.opened(session, how)
+        self._log.info("opened", "session opened", _opened_fields(session, how))
         if how == "taken over":  # only now it is known when it was opened
             self._sessions.announce(session)
 
@@ -366,4 +368,25 @@ class SessionRegistry:
         self._metrics.sessions.labels(session.transport).dec()
         self._metrics.sessions_closed.labels(reason).inc()
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)
-        self._log.ended(session, reason)
+        # Also of one that never opened.
+        self._log.info(("ended", reason), "session ended", session.log_fields | {
+            "reason": reason,
+            "seconds": round(time.monotonic() - session.opened_at, 1),
+            "calls": session.calls.begun,
+            "bytes_to_backend": session.calls.bytes_sent,
+            "bytes_from_backend": session.bytes_received,
+        })  # fmt: skip
+
+
+def _opened_fields(session: Session, how: str) -> dict[str, object]:
+    """Of its log line: which client, which process, how long it took. `how`: "handshake"; "taken over" from another
+    node; or "no handshake" (2026-07-28)."""
+    fields = session.log_fields | {"transport": session.transport, "revision": session.version, "how": how}
+    if how != "taken over":  # there it was opened long ago, and here its process is still being started
+        fields |= {
+            "backend_process": session.connection.process,
+            "start": "warm" if session.connection.was_warm else "cold",
+            "waited_ms": round(session.waited_s * 1000, 1),
+            "opened_ms": round((time.monotonic() - session.opened_at) * 1000, 1),
+        }
+    return fields | {f"client_{name}": text for name, text in program_of(session).items()}

@@ -92,7 +92,7 @@ class Surroundings(NamedTuple):
     standstill: StandstillDetector
     stream_after_s: float
     on_timeout: Callable[["Session", Failed], None] = lambda session, failed: None
-    on_opened: Callable[["Session", str], None] = lambda session, how: None  # how: as SessionLog.opened
+    on_opened: Callable[["Session", str], None] = lambda session, how: None  # and how
     watchers: Watchers = UNWATCHED
     on_request: Callable[["Session"], None] = lambda session: None  # something is under way
 
@@ -128,6 +128,12 @@ class Session:
     def _follow(self, trigger: Trigger) -> None:
         """Raises KeyError if the table has no such transition: a bug of the gateway."""
         self.state = TRANSITIONS[self.state][trigger]
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """Which one it is, for log lines."""
+        names = {"tenant": self.spec.tenant, "backend": self.spec.name, "principal": self.principal.name}
+        return {"session": self.public_id, **names}
 
     # --- opening
 

@@ -8,7 +8,7 @@ from app.backends._breaker import MAX_DELAY_S, UNPROVEN_STARTS, Breaker
 
 
 def allowance(breaker: Breaker, now: float, *, unproven: int = 0, warm: int = 0) -> int | None:
-    return breaker.allowance(now, unproven=unproven, warm=warm)
+    return breaker.allowance(now, unproven=unproven, warm=warm) if breaker.limits_starts else None
 
 
 def crash_loop(breaker: Breaker, until: float) -> list[float]:

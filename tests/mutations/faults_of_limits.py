@@ -423,7 +423,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "any number of a tenant's requests may wait for a turn",
         "app/limits/loop_shares.py",
-        "if self.waiting(tenant) < MAX_WAITING:",
+        "if self.waiting(tenant) < MAX_WAITING or not self.is_over(tenant):",
         "if True:",
         LOOP_SHARES,
     ),

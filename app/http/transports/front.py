@@ -93,7 +93,7 @@ class Front:
 
     async def _answer(self, request: McpRequest, context: LogContext) -> None:
         """Turns every exception into an answer."""
-        seen, late = self._requests.watch(request), None
+        seen, late = self._requests.watch(request) if self._requests.has_every_request else None, None
         try:
             if FORWARDED in request.headers:
                 late = await self._taken_from_a_node(request)
@@ -149,7 +149,7 @@ class Front:
         await self._admit(request)
         if self._guard.standstill.is_detected():
             await self._guard.prove()
-        if request.method == "POST" and self._shares.is_over(request.tenant):
+        if request.method == "POST" and request.tenant in self._shares.over:
             await self._shares.enter(request.tenant)
         await request.require_still_allowed()
         await endpoint(request)

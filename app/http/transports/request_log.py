@@ -40,7 +40,7 @@ class RequestLog:
     ) -> None:
         self._refusals, self._level, self._lines = metrics.refusals, level, lines
         self._refused, self._tallies = refused or Refusals(), tallies or Tallies()
-        self._has_every_request = level == ALL
+        self.has_every_request = level == ALL
         self._thinned = Thinned(log)
 
     def error(self, request: McpRequest, error: GatewayError) -> None:
@@ -48,7 +48,7 @@ class RequestLog:
         status = http_status(error)
         principal = request.principal if request.is_let_in else None
         self._remember(error, status, principal, request.client_address())
-        if self._counts(error.reason, status) and not (self._has_every_request and _ends_with(request)):
+        if self._counts(error.reason, status) and not (self.has_every_request and _ends_with(request)):
             # The principal's tenant: that of the path is any word the client likes.
             self._say(error, status, request.principal.tenant if request.is_let_in else "", _call(request))
 
@@ -57,11 +57,11 @@ class RequestLog:
         tenant = "" if principal is None else principal.tenant
         if error is not None:
             self._remember(error, status, principal, address)
-            if self._counts(error.reason, status) and not self._has_every_request:
+            if self._counts(error.reason, status) and not self.has_every_request:
                 self._say(error, status, tenant, {})
             return
         self._refusals.labels("invalid_request" if status < 500 else "internal_error").inc()
-        if not self._has_every_request:
+        if not self.has_every_request:
             self._thinned.info((status, tenant), "request refused", {"status": status})
 
     def _remember(self, error: GatewayError, status: int, principal: Principal | None, address: str) -> None:
@@ -80,10 +80,8 @@ class RequestLog:
             kind = _kind(request.outcome), request.tenant, request.backend
             self._thinned.info(kind, "a backend answered with an error", {"outcome": request.outcome, **_call(request)})
 
-    def watch(self, request: McpRequest) -> Seen | None:
+    def watch(self, request: McpRequest) -> Seen:
         """At `all`: sees everything that goes out as the answer; to be handed to `over` at its end."""
-        if not self._has_every_request:
-            return None
         seen = Seen(request.scope, request.send)
         request.watch(seen)
         return seen

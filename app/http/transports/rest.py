@@ -69,7 +69,7 @@ class Rest:
         if self._inside is not None and path.startswith("/internal/") and await self._is_answered(request, path):
             context.end()
             return
-        seen = self._requests.watch(request)
+        seen = self._requests.watch(request) if self._requests.has_every_request else None
         try:
             await self._answer(request, path, self._counting(request))
         finally:
