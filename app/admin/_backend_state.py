@@ -3,20 +3,21 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from app.admin._paging import Page
 from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.fields import SILENT
+from app.admin.schemas.rows import answer_of
 from app.backends.failures import MAX_KEPT, NOT_STARTED, BackendFailure
 from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.views import BackendRunning
 from app.domain import BackendSpec
-from app.jail.sandbox.report import SandboxView, of_backend, why_not_frozen
+from app.jail.sandbox.report import ProfileView, SandboxView, of_backend, why_not_frozen
 
 Status = Literal["disabled", "breaker_open", "running", "starting", "idle"]
 
@@ -88,16 +89,14 @@ class ListedBackend(BackendAnswer):
     last_failure: LastFailure | None
 
 
-class SandboxOnNodes(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OnNodes(ProfileView):
     """How the backend's processes are confined, on all nodes where that is the same."""
 
     nodes: list[str]
-    tier: int = Field(description="0 to 3 (docs/security.md); -1: not at all.")
-    name: str
-    network: str
-    enforced: list[str] = Field(description="The guarantees that held when a probe tried to break them.")
-    missing: dict[str, str] = Field(description="The others, with the reason.")
-    weaker: list[str] = Field(description="What is weaker than its name says.")
+
+
+SandboxOnNodes: Any = answer_of(_OnNodes, "SandboxOnNodes", ["nodes"])
 
 
 Notes = Annotated[

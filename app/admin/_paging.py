@@ -123,25 +123,23 @@ Sorted = Annotated[
     ),
 ]
 OfBackend = Annotated[
-    str,
-    Spelled(f"^$|{NAME_PATTERN}", NAME_RULE),
-    Query(max_length=63, description="Only of backends with this name."),
+    Annotated[str, Spelled(NAME_PATTERN, NAME_RULE)] | None, Query(description="Only of backends with this name.")
 ]
 
 
-async def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = "") -> WindowQuery[Window]:
+async def _window_query(asked: AskedPage, sort: Sorted = "id", backend: OfBackend = None) -> WindowQuery[Window]:
     order = asked.after.partition(":")[0] if ":" in asked.after else "id"
     if asked.after and order != sort and order in SORTS:
         raise wrong_cursor(f"this cursor is for another order; send it with sort={order}")
-    return WindowQuery(asked, Window(sort, asked.after, asked.fetch, backend))
+    return WindowQuery(asked, Window(sort, asked.after, asked.fetch, backend or ""))
 
 
 async def _newest_query(asked: AskedPage) -> WindowQuery[Window]:
     return WindowQuery(asked, Window("at", asked.after, asked.fetch))
 
 
-async def _newest_of_backend(asked: AskedPage, backend: OfBackend = "") -> WindowQuery[Window]:
-    return WindowQuery(asked, Window("at", asked.after, asked.fetch, backend))
+async def _newest_of_backend(asked: AskedPage, backend: OfBackend = None) -> WindowQuery[Window]:
+    return WindowQuery(asked, Window("at", asked.after, asked.fetch, backend or ""))
 
 
 AskedWindow = Annotated[WindowQuery[Window], Depends(_window_query)]

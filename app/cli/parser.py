@@ -9,7 +9,7 @@ from app.cli.files.parser import add_file_commands
 from app.cli.resource_parser import add_resource_commands, is_without_dashes, split_command
 from app.cli.usage.later import HereOrThere, Later
 from app.cli.usage.meant import Parser
-from app.cli.usage.nouns import CALL_GROUPS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
+from app.cli.usage.nouns import CALL_GROUPS, CALLS, CLIENTS, DEFAULT_KEY_ENV, SORTS, VIEWS
 from app.cli.usage.options import (
     MAX_ROWS,
     Commands,
@@ -218,7 +218,7 @@ def _add_calls_command(commands: Commands) -> None:
     calls.add_argument("--follow", action="store_true", help="go on, and print each call when it is over")
     calls.add_argument("--limit", type=whole_number(10_000), default=50, metavar="N", help="default 50")
     calls.add_argument("members", nargs="*", metavar="NAME=VALUE", help="filters, as in the REST API")
-    calls.set_defaults(run=Later("app.cli.top.calls.show_calls"))
+    calls.set_defaults(run=Later("app.cli.top.calls.show_calls"), resource=CALLS)
 
 
 def _add_inspect_command(commands: Commands) -> None:

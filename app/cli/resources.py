@@ -8,7 +8,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,37 +24,33 @@ from app.text.terminal.text import printable
 # --- the verbs
 
 
-def list_objects(options: argparse.Namespace) -> int:
-    """`list`: a table that fits the terminal, or JSON."""
-    query = {name: query_text(value) for name, value in members_of(options.members).items()}
+def list_objects(options: argparse.Namespace, action: str = "", **named: str) -> int:
+    """`list`: a table that fits the terminal, or JSON; or what an action answers instead, with its own columns.
+    `named`: filters with options of their own."""
+    resource: Resource = options.resource
+    query = query_of(options) | named
     with open_rest(options) as rest:
-        rows, page = rest.items(_path(options), query=query, most=options.limit)
+        rows, page = rest.items(path_of(options, action=action), query=query, most=options.limit)
     if options.json:
         print_json(rows)
     elif rows:
-        print_table(rows, options.resource.first, of_tenant=options.resource.of_tenant and options.tenant != ALL)
+        of_one = resource.of_tenant and options.tenant != ALL
+        print_table(rows, () if action else resource.first, of_tenant=of_one)
     else:
-        name = options.resource.name
-        print(f"there are no {name if name.endswith('s') else 'entries'}", file=sys.stderr)
-    more, total = page.pop("next_cursor", None), page.pop("total", None)
-    if more:
-        of_all = "" if total is None else f" of {total}"
-        print(f"trunkline: these are the first {len(rows)}{of_all}; use --limit for more", file=sys.stderr)
-    for name, value in page.items():  # such as nodes that did not answer
-        if value:
-            print(f"trunkline: {printable(name)}: {one_line(value)}", file=sys.stderr)
+        print(f"there are no {resource.name if resource.name.endswith('s') else 'entries'}", file=sys.stderr)
+    tell_of_page(rows, page)
     return 0
 
 
 def show_object(options: argparse.Namespace) -> int:
     """`show`: every member of one object."""
-    return _print_object(options, ask(options, "GET", _path(options, options.id)))
+    return _print_object(options, ask(options, "GET", path_of(options, options.id)))
 
 
 def show_listed(options: argparse.Namespace) -> int:
     """`show` of a session, which the REST API can only list."""
     with open_rest(options) as rest:
-        rows, page = rest.items(_path(options), query={}, most=options.limit)
+        rows, page = rest.items(path_of(options), query={}, most=options.limit)
     for row in rows:
         if row.get(options.resource.id) == options.id:
             return _print_object(options, row)
@@ -70,7 +66,7 @@ def create_object(options: argparse.Namespace) -> int:
         raise InvalidRequest(f"the command says {options.id!a}, and name=value or the file {named!a}: which is it?")
     if options.command_line:
         body |= {"command": options.command_line[0], "args": options.command_line[1:]}
-    made = ask(options, "POST", _path(options), body)
+    made = ask(options, "POST", path_of(options), body)
     if options.json:
         print_json(made)
     else:
@@ -92,7 +88,7 @@ def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
 
 def change_object(options: argparse.Namespace) -> int:
     """`set`: sends a merge patch, and prints the changed object."""
-    body, path = body_of(options), _path(options, options.id)
+    body, path = body_of(options), path_of(options, options.id)
     if not body:
         raise InvalidRequest("set what? Give name=value, or --unset name")
     with open_rest(options) as rest:
@@ -107,19 +103,19 @@ def change_object(options: argparse.Namespace) -> int:
 def change_principal(options: argparse.Namespace) -> int:
     """`principals set`: issuer and subject are in the body, not in the path."""
     body = {**body_of(options), "issuer": options.issuer, "subject": options.subject}
-    return _print_object(options, ask(options, "PATCH", _path(options), body))
+    return _print_object(options, ask(options, "PATCH", path_of(options), body))
 
 
 def delete_object(options: argparse.Namespace) -> int:
     """`delete`, `close` and `revoke`."""
-    ask(options, "DELETE", _path(options, options.id))
+    ask(options, "DELETE", path_of(options, options.id))
     print(f"{options.done} {options.id}", file=sys.stderr)
     return 0
 
 
 def check_object(options: argparse.Namespace) -> int:
     """`check`: prints the findings; exit code 1 if it does not work."""
-    path, body = _path(options, options.id, action="check"), body_of(options) or None
+    path, body = path_of(options, options.id, action="check"), body_of(options) or None
     with open_rest(options) as rest, Progress() as progress:
         doing = f"checking {options.resource.name.removesuffix('s')} {options.id}"
         progress.begin(doing)
@@ -137,14 +133,14 @@ def _step_words(step: Mapping[str, Any]) -> str:
 
 def restart_object(options: argparse.Namespace) -> int:
     """`restart`."""
-    ask(options, "POST", _path(options, options.id, action="restart"))
+    ask(options, "POST", path_of(options, options.id, action="restart"))
     print(f"restarted {options.id}; clients can open new sessions", file=sys.stderr)
     return 0
 
 
 def restart_process(options: argparse.Namespace) -> int:
     """`processes restart`: says what becomes of its sessions."""
-    found = ask(options, "POST", _path(options, options.id, action="restart"))
+    found = ask(options, "POST", path_of(options, options.id, action="restart"))
     if options.json:
         print_json(found)
     words = f"{found['sessions_ended']} sessions end, {found['sessions_going_on']} go on with another process"
@@ -160,7 +156,7 @@ def create_key(options: argparse.Namespace) -> int:
     body = {"name": options.name, "scopes": sorted(set(options.scope))}
     if options.expires_days is not None:
         body["expires_at"] = _moment(datetime.now(UTC) + timedelta(days=options.expires_days))
-    made = ask(options, "POST", _path(options), body)
+    made = ask(options, "POST", path_of(options), body)
     _show_key(options, made)
     return _note_of_key(options, f"This key of tenant {options.tenant} is shown once. {_facts_of(made)}.")
 
@@ -169,11 +165,11 @@ def rotate_key(options: argparse.Namespace) -> int:
     """`keys rotate`: creates a key with the same name, scopes and life. Without --revoke the old key keeps working, so
     that there is time to replace it."""
     with open_rest(options) as rest:
-        old = rest.ask("GET", _path(options, options.id))
-        made = rest.ask("POST", _path(options), _successor(old))
+        old = rest.ask("GET", path_of(options, options.id))
+        made = rest.ask("POST", path_of(options), _successor(old))
         _show_key(options, made)
         if options.revoke:
-            rest.ask("DELETE", _path(options, options.id))
+            rest.ask("DELETE", path_of(options, options.id))
     is_revoked = options.revoke or old.get("revoked_at")
     then = "is revoked." if is_revoked else "still works: once it is not used any more (last_used_at), revoke it."
     return _note_of_key(options, f"This key is shown once. {_facts_of(made)}. {options.id} {then}")
@@ -229,7 +225,7 @@ def ask(options: argparse.Namespace, method: str, path: str, body: object = None
         return rest.ask(method, path, body)
 
 
-def _path(options: argparse.Namespace, identifier: str | None = None, *, action: str = "") -> str:
+def path_of(options: argparse.Namespace, identifier: str | None = None, *, action: str = "") -> str:
     resource: Resource = options.resource
     above = f"/tenants/{segment(options.tenant)}" if resource.of_tenant and options.tenant else ""
     below = "" if identifier is None else f"/{segment(identifier)}"
@@ -246,10 +242,12 @@ def body_of(options: argparse.Namespace) -> dict[str, Any]:
     return members_of(options.members, unset=options.unset, file=options.file)
 
 
-def query_text(value: object) -> str:
-    if isinstance(value, dict):
+def query_of(options: argparse.Namespace) -> dict[str, str]:
+    """The filters NAME=VALUE."""
+    found = members_of(options.members)
+    if any(isinstance(value, dict) for value in found.values()):
         raise InvalidRequest("a filter is name=value, without dots")
-    return value if isinstance(value, str) else json.dumps(value)
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 
 def print_json(value: object) -> None:
@@ -262,6 +260,17 @@ def _print_object(options: argparse.Namespace, found: Mapping[str, Any]) -> int:
     else:
         print(record(found, width=terminal_width()))
     return 0
+
+
+def tell_of_page(rows: Sequence[object], page: dict[str, Any]) -> None:
+    """Says on stderr that there are more, and what else the answer has, such as nodes that did not answer."""
+    more, total = page.pop("next_cursor", None), page.pop("total", None)
+    if more:
+        of_all = "" if total is None else f" of {total}"
+        print(f"trunkline: these are the first {len(rows)}{of_all}; use --limit for more", file=sys.stderr)
+    for name, value in page.items():
+        if value:
+            print(f"trunkline: {printable(name)}: {one_line(value)}", file=sys.stderr)
 
 
 def print_table(rows: list[dict[str, Any]], first: tuple[str, ...], *, of_tenant: bool = True) -> None:

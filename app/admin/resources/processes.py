@@ -26,7 +26,7 @@ MAX_LINES = 1000
 router = ResourceRouter(tags=["processes"])
 
 ProcessId = Annotated[str, Path(description="The process's id as the list shows it; not its pid.")]
-OneProcess = Annotated[str, Query(max_length=64, description="Only the one with this id.")]
+OneProcess = Annotated[str | None, Query(min_length=1, max_length=64, description="Only the one with this id.")]
 Lines = Annotated[int, Query(ge=1, le=MAX_LINES, description="How many of the last lines.")]
 
 
@@ -36,8 +36,8 @@ class StderrAnswer(BaseModel):
     lines: list[str]
 
 
-async def _window(asked: AskedWindow, process: OneProcess = "") -> WindowQuery[Window]:
-    return replace(asked, window=replace(asked.window, only=process))
+async def _window(asked: AskedWindow, process: OneProcess = None) -> WindowQuery[Window]:
+    return replace(asked, window=replace(asked.window, only=process or ""))
 
 
 add_list(

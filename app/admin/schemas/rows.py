@@ -1,6 +1,6 @@
 """answer_of: the model of an answer, made of the type of a row and what its members say of themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
@@ -17,22 +17,23 @@ class _WithUse(Answer):
         return cls(**{each.name: getattr(of, each.name) for of in (value, value.use) for each in fields(of)})
 
 
-def answer_of(row: type[Any], name: str, first: Sequence[str] = ()) -> type[Answer]:
-    """The members of a row, those of its `use` first, or these `first` ones."""
-    members = _members_of(row)
-    use = _members_of(Use) if members.pop("use", None) else {}
+def answer_of(
+    row: type[Any], name: str, first: Sequence[str] = (), *, without: Collection[str] = (), **inner: Any
+) -> type[Answer]:
+    """The members of a row, those of its `use` first, or these `first` ones. `inner`: the type of a member that is a
+    row itself."""
+    members = {each: kind for each, kind in _members_of(row, inner).items() if each not in without}
+    use = _members_of(Use, {}) if members.pop("use", None) else {}
     ordered = {**use, **{each: members[each] for each in first}, **members}
     base: Any = _WithUse if use else Answer
     return cast("type[Answer]", create_model(name, __doc__=row.__doc__, __base__=base, __module__=__name__, **ordered))
 
 
-def _members_of(row: type[Any]) -> dict[str, Any]:
+def _members_of(row: type[Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(row, include_extras=True)
-    return {each.name: _described(hints[each.name]) for each in fields(row)}
+    return {each.name: _described(hints[each.name], inner.get(each.name)) for each in fields(row)}
 
 
-def _described(hint: Any) -> Any:
-    if get_origin(hint) is not Annotated:
-        return hint
-    kind, words = get_args(hint)
-    return Annotated[kind, Field(description=words)]
+def _described(hint: Any, inner: Any) -> Any:
+    kind, words = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    return Annotated[inner or kind, Field(description=words)]

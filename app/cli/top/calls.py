@@ -2,24 +2,16 @@
 
 import argparse
 import json
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.cli.members import members_of
-from app.cli.resources import print_json, print_table, query_text
-from app.cli.rest import Rest, open_rest, segment
+from app.cli.resources import list_objects, path_of, query_of, tell_of_page
+from app.cli.rest import Rest, open_rest
 from app.cli.tables import one_line
-from app.cli.usage.nouns import ALL
 from app.text.terminal.text import printable
 
-FIRST = (
-    "at", "tenant", "tool", "outcome", "duration_ms", "backend", "subject", "client_name", "method", "session",
-    "request_id",
-)  # fmt: skip
-FIRST_OF_GROUPS = ("name", "within", "count", "errors", "p50_ms", "p99_ms", "bytes_in", "bytes_out")
 FOLLOW_S = 1.0
 FOLLOWED = 1000  # calls that are looked back at, at most, between two looks
 SEEN = 5000  # ids that are remembered
@@ -27,22 +19,13 @@ SEEN = 5000  # ids that are remembered
 
 def show_calls(options: argparse.Namespace, pause: Callable[[float], None] = time.sleep) -> int:
     """`trunkline calls`. Raises GatewayError: the gateway does not answer, or refuses."""
-    query = {name: query_text(value) for name, value in members_of(options.members).items()}
+    asked = {"by": options.by, "client_name": options.client}
+    named, action = {name: value for name, value in asked.items() if value is not None}, "grouped" if options.by else ""
+    if not options.follow:
+        return list_objects(options, action, **named)
+    query = query_of(options) | named
     with open_rest(options) as rest:
-        path = f"/tenants/{segment(options.tenant)}/calls" + (":grouped" if options.by else "")
-        named = {"by": options.by, "client_name": options.client}
-        query |= {name: value for name, value in named.items() if value}
-        if options.follow:
-            return _follow(rest, path, query, as_json=options.json, pause=pause)
-        rows, page = rest.items(path, query=query, most=options.limit)
-    if options.json:
-        print_json(rows)
-    elif rows:
-        print_table(rows, FIRST_OF_GROUPS if options.by else FIRST, of_tenant=options.tenant != ALL)
-    else:
-        print("there are no calls", file=sys.stderr)
-    _tell_silent(page)
-    return 0
+        return _follow(rest, path_of(options, action=action), query, as_json=options.json, pause=pause)
 
 
 def _follow(rest: Rest, path: str, query: Mapping[str, str], *, as_json: bool, pause: Callable[[float], None]) -> int:
@@ -55,7 +38,7 @@ def _follow(rest: Rest, path: str, query: Mapping[str, str], *, as_json: bool, p
         for row in new:
             print(json.dumps(row) if as_json else _line(row), flush=True)
         seen.extend(str(row.get("id")) for row in new)
-        _tell_silent(page)
+        tell_of_page(rows, {**page, "next_cursor": None})
         most = min(FOLLOWED, max(20, 4 * len(new)))
         pause(FOLLOW_S)
 
@@ -66,8 +49,3 @@ def _line(row: Mapping[str, Any]) -> str:
         row.get("tool") or row.get("method"), row.get("subject"), row.get("client_name") or "-", row.get("request_id"),
     )  # fmt: skip
     return "  ".join(printable(str(word)) for word in words)
-
-
-def _tell_silent(page: Mapping[str, Any]) -> None:
-    if page.get("silent_nodes"):
-        print(f"trunkline: silent_nodes: {one_line(page['silent_nodes'])}", file=sys.stderr)

@@ -74,6 +74,10 @@ INSPECTIONS = Resource.of_view(views.INSPECTIONS)
 PROCESSES = Resource.of_view(views.PROCESSES)
 NODES = Resource("nodes", of_tenant=False, first=("id", "url", "sessions", "processes", "draining", "problem"))
 AUDIT = Resource("audit", first=("at", "tenant", "action", "target", "actor", "request_id"))
+CALLS = Resource("calls", of_all=True, first=(
+    "at", "tenant", "tool", "outcome", "duration_ms", "backend", "subject", "client_name", "method", "session",
+    "request_id",
+))  # fmt: skip
 LISTS = (  # what can only be listed, and what their commands do
     (Resource.of_view(views.USE), views.USE.help),
     (Resource.of_view(views.FAILURES), views.FAILURES.help),

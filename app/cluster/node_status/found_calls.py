@@ -21,8 +21,8 @@ async def find_calls(
     found = await nodes.ask(CALLS, tenant, window)
     if archive is None:
         return found
-    kept = await archive.find(tenant, window.filter, place_of_event(window.after), window.limit)
-    total = await archive.count(tenant, window.filter, MAX_COUNTED)
+    kept = await archive.find(tenant, window, place_of_event(window.after), window.limit)
+    total = await archive.count(tenant, window, MAX_COUNTED)
     rows = {each.id: each for each in (*map(CallView.kept, kept), *found.rows)}  # the newest are in both
     shown = window.first(rows.values(), lambda each: each.position(window.sort))
     return Listing(shown, max(total, found.total), found.silent)
@@ -38,9 +38,9 @@ async def group_calls(
         recent = time.time() - WRITTEN_AFTER_S
         until = min(window.until, recent)
         if window.since < until:
-            kept += await archive.groups(tenant, replace(window, until=until).filter, by)
+            kept += await archive.groups(tenant, replace(window, until=until), by)
         window = replace(window, since=max(window.since, recent))
     found = await nodes.ask(CALL_GROUPS, tenant, window, by)
     if archive is not None:  # those of nodes that are gone, or did not answer
-        kept += await archive.groups(tenant, window.filter, by, set(found.asked) - set(found.silent))
+        kept += await archive.groups(tenant, window, by, set(found.asked) - set(found.silent))
     return Gathered(added([*kept, *found.rows]), found.silent)

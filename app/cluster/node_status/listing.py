@@ -4,9 +4,8 @@ Every node sends the first rows after the end of the last page, no more than a p
 sessions sends two hundred, and the merged page is exact.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from heapq import nsmallest
 from operator import itemgetter
 from typing import Annotated, Generic, Literal, Protocol, TypeVar, get_args
@@ -107,7 +106,7 @@ class Ranked(Protocol):
 R = TypeVar("R", bound=Ranked)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """The first `limit` rows behind the position `after`, of one backend or of all; or `only` the one with this id."""
 
@@ -127,24 +126,9 @@ class Window:
         return [row for _, row in nsmallest(most, behind, key=itemgetter(0))]
 
 
-@dataclass(frozen=True, slots=True)
-class CallWindow(Window):
-    """The newest `limit` calls behind the position `after` that match the other members, as in `CallFilter`."""
-
-    method: str = ""
-    tool: str = ""
-    outcome: str = ""
-    subject: str = ""
-    client_name: str = ""
-    session: str = ""
-    request_id: str = ""
-    since: float = 0.0
-    until: float = math.inf
-    min_ms: float = 0.0
-
-    @property
-    def filter(self) -> CallFilter:
-        return CallFilter(**{each.name: getattr(self, each.name) for each in fields(CallFilter)})
+@dataclass(frozen=True)
+class CallWindow(CallFilter, Window):
+    """The newest `limit` calls behind the position `after` that match the other members."""
 
 
 @dataclass(frozen=True, slots=True)

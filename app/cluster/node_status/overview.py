@@ -232,14 +232,13 @@ class NodeOverview:
 
     def calls(self, tenant: str | None, window: CallWindow) -> Listing[CallView]:
         """The last calls of a tenant, or of all, newest first."""
-        matches = window.filter.matches
-        found = [call for call in self._history.of(tenant) if matches(call)]
+        found = list(filter(window.matches, self._history.of(tenant)))
         rows = [CallView.of(call, self._id) for call in window.first(found, place_of)]
         return Listing(rows, len(found))
 
     def call_groups(self, tenant: str | None, window: CallWindow, by: str) -> Sequence[CallGroup]:
         """The sums of those calls."""
-        return grouped(filter(window.filter.matches, self._history.of(tenant)), by)
+        return grouped(filter(window.matches, self._history.of(tenant)), by)
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         if spec.url is not None and self._upstreams is not None:

@@ -164,27 +164,26 @@ def microseconds(at: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """The load of one node, and where it runs."""
+    """The current load of a node."""
 
     node: str
     host: str
     pid: int
-    loop_lag_s: float
-    memory_used_bytes: int
+    loop_lag_s: Annotated[float, "How late its event loop is."]
+    memory_used_bytes: Annotated[int, "Of its container or machine as a whole."]
     memory_limit_bytes: int
     descriptors_used: int
     descriptors_limit: int
-    connections: int
-    calls: int
+    connections: Annotated[int, "Of clients."]
+    calls: Annotated[int, "In flight."]
     backends_resident_bytes: int
-    backends_cpu_percent: float
-    refuses: str | None
+    backends_cpu_percent: Annotated[float, "Over the last seconds; 100 is one core."]
+    refuses: Annotated[str | None, "What it refuses because of overload, and why."]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node. `url` is where other nodes reach it; `problem`: why the node that was asked cannot work with it; `load`
-    and `sandbox` are None if it does not answer."""
+    """One gateway process. `problem`: why the answering node does not forward requests to it."""
 
     id: str
     version: str
@@ -193,6 +192,6 @@ class NodeStatus:
     processes: int
     draining: bool
     problem: str | None = None
-    url: str | None = None
-    load: NodeLoad | None = None
-    sandbox: SandboxView | None = None
+    url: Annotated[str | None, "Its URL for other nodes (NODE_URL); null for a single node."] = None
+    load: Annotated[NodeLoad | None, "null: it did not answer within a second."] = None
+    sandbox: Annotated[SandboxView | None, "What it can confine its backends with; null likewise."] = None

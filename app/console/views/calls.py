@@ -3,9 +3,12 @@
 from starlette.responses import HTMLResponse
 
 from app.console.visit import Visit
+from app.telemetry.call_history.query import GROUPS
 
-FILTERS = ("backend", "tool", "outcome", "subject", "client_name", "session", "request_id", "since", "until", "min_ms")
-GROUPS = ("backend", "tool", "outcome", "subject", "client")
+FILTERS = {
+    "backend": "Backend", "tool": "Tool", "outcome": "Outcome", "subject": "Who", "client_name": "Client",
+    "session": "Session", "request_id": "Request", "since": "Since", "until": "Until", "min_ms": "Longer than (ms)",
+}  # fmt: skip
 
 
 async def calls(visit: Visit) -> HTMLResponse:
@@ -15,7 +18,7 @@ async def calls(visit: Visit) -> HTMLResponse:
         found = await visit.of_tenant("/calls:grouped", by=by, **asked)
     else:
         found = await visit.of_tenant("/calls", cursor=visit.asked("cursor"), limit=50, **asked)
-    return visit.show("calls.html", found=found, asked=asked, by=by, groups=GROUPS)
+    return visit.show("calls.html", found=found, filters=FILTERS, asked=asked, by=by, groups=GROUPS)
 
 
 PAGES = (("/tenants/{tenant}/calls", calls),)

@@ -3,22 +3,23 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from app.domain import BackendSpec, Guarantee, Network, Sandbox
+from app.domain import BackendSpec, Network, Sandbox
 from app.jail.sandbox.sandboxes import GUARANTEES, Platform, Sandboxes, effective
 from app.jail.sandbox.tiers import Profile, Tier
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileView:
-    """A `Profile`; `tier` and `name` both say which."""
+    """How processes are confined on a node."""
 
-    tier: int
+    tier: Annotated[int, "0 to 3 (docs/security.md); -1: not at all."]
     name: str
-    network: Network
-    enforced: Sequence[Guarantee]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    weaker: Sequence[str] = ()
+    network: str
+    enforced: Annotated[Sequence[str], "The guarantees that held when a probe tried to break them."]
+    missing: Annotated[Mapping[str, str], "The others, with the reason."] = field(default_factory=dict)
+    weaker: Annotated[Sequence[str], "What is weaker than its name says."] = ()
 
     @classmethod
     def of(cls, profile: Profile) -> "ProfileView":
@@ -29,10 +30,10 @@ class ProfileView:
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """One attempt of a probe, in the tier and network of its report."""
+    """What a probe tried inside a sandbox when the node started."""
 
     tier: int
-    network: Network
+    network: str
     name: str
     guarantee: str
     was_denied: bool

@@ -16,7 +16,7 @@ OK = "ok"
 PER_DOUBLING = 8  # buckets
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallFilter:
     """Calls must match every member that is set. `since` (inclusive) and `until` are Unix time."""
 

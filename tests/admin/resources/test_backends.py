@@ -182,7 +182,18 @@ async def test_how_a_name_is_spelled_is_said_in_words(untouched, change, rule):
 async def test_so_it_is_of_a_filter(untouched):
     (error,) = (await untouched.ask("GET", "/api/v1/tenants/acme/calls?backend=My+tools")).json()["errors"]
     assert error["detail"] == "must be lower-case letters, digits and hyphens, 63 at most"
-    assert (await untouched.ask("GET", "/api/v1/tenants/acme/calls?backend=")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["calls?backend=", "calls?tool=", "calls:grouped?by=tool&session=", "sessions?backend=", "processes?process=",
+     "failures?backend=", "activity?node="],
+)  # fmt: skip
+async def test_an_empty_filter_is_refused_instead_of_ignored(untouched, query):
+    answer = await untouched.ask("GET", f"/api/v1/tenants/acme/{query}")
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["parameter"] == query.rpartition("?")[2].rpartition("&")[2].removesuffix("=")
 
 
 @pytest.mark.parametrize(("member", "value"), [("isolation", "shared"), ("recovery", "respawn")])

@@ -65,6 +65,14 @@ def test_sums(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out) == [group]
 
 
+def test_that_there_are_more_is_said(monkeypatch, capsys):
+    page = {"items": [CALL], "total": 7, "next_cursor": "abc", "silent_nodes": []}
+    monkeypatch.setattr(httpx2.Client, "request", lambda *_, **__: httpx2.Response(200, json=page))
+    options = parse(["calls", "--limit", "1"])
+    assert options.run(options) == 0
+    assert "these are the first 1 of 7; use --limit for more" in capsys.readouterr().err
+
+
 def test_nothing_is_said_to_be_nothing(monkeypatch, capsys):
     run(monkeypatch, pages=[[]])
     assert "there are no calls" in capsys.readouterr().err

@@ -19,7 +19,10 @@ from app.limits.tenant_budgets import MIB
 router = ResourceRouter(tags=["activity"])
 
 OfNode = Annotated[
-    str, Query(max_length=100, description="Only of the node with this id; without it, of all nodes together.")
+    str | None,
+    Query(
+        min_length=1, max_length=100, description="Only of the node with this id; without it, of all nodes together."
+    ),
 ]
 LastSteps = Annotated[
     int, Query(ge=1, le=STEPS, description="Only so many of the last steps, for a client that has the others.")
@@ -56,7 +59,7 @@ class ActivityAnswer(BaseModel):
 
 
 @router.get("/activity", responses=responses(404))
-async def read_activity(access: Platform, node: OfNode = "", steps: LastSteps = STEPS) -> ActivityAnswer:
+async def read_activity(access: Platform, node: OfNode = None, steps: LastSteps = STEPS) -> ActivityAnswer:
     """What went on during the last quarter of an hour, of all tenants together."""
     shown = await _of(access, None, node, steps)
     return _answer(shown, shown.memory_limit_bytes or None)
@@ -64,7 +67,7 @@ async def read_activity(access: Platform, node: OfNode = "", steps: LastSteps = 
 
 @router.get("/tenants/{tenant}/activity", responses=responses(404))
 async def read_activity_of_tenant(
-    access: MayRead, tenant: TenantName, node: OfNode = "", steps: LastSteps = STEPS
+    access: MayRead, tenant: TenantName, node: OfNode = None, steps: LastSteps = STEPS
 ) -> ActivityAnswer:
     """What went on during the last quarter of an hour, of one tenant."""
     shown = await _of(access, tenant, node, steps)
@@ -72,8 +75,8 @@ async def read_activity_of_tenant(
     return _answer(shown, None if memory_mb is None else memory_mb * MIB)
 
 
-async def _of(access: Access, tenant: str | None, node: str, steps: int) -> Shown:
-    shown = await access.admin.node.ask(ACTIVITY, tenant, node, steps)
+async def _of(access: Access, tenant: str | None, node: str | None, steps: int) -> Shown:
+    shown = await access.admin.node.ask(ACTIVITY, tenant, node or "", steps)
     if shown is None:
         raise NotFound("Node not found")
     return shown

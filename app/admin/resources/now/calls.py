@@ -21,7 +21,7 @@ from app.telemetry.call_history.query import CallGroup, GroupBy
 
 router = ResourceRouter(tags=["calls"])
 
-Words = Annotated[str, Query(max_length=256)]
+Words = Annotated[str | None, Query(min_length=1, max_length=256)]
 
 
 class CallGroupAnswer(BaseModel):
@@ -51,14 +51,14 @@ class CallGroupsAnswer(BaseModel):
 
 async def _window(  # noqa: PLR0913 - each is a parameter of the query
     asked: AskedPage,
-    backend: OfBackend = "",
-    method: Words = "",
-    tool: Words = "",
-    outcome: Annotated[str, Query(max_length=64, description="`error`: all but `ok`.")] = "",
-    subject: Words = "",
-    client_name: Words = "",
-    session: Words = "",
-    request_id: Words = "",
+    backend: OfBackend = None,
+    method: Words = None,
+    tool: Words = None,
+    outcome: Annotated[str | None, Query(min_length=1, max_length=64, description="`error`: all but `ok`.")] = None,
+    subject: Words = None,
+    client_name: Words = None,
+    session: Words = None,
+    request_id: Words = None,
     since: Annotated[Moment | None, Query(description="At this time or later: 2030-01-31T12:00:00Z.")] = None,
     until: Annotated[Moment | None, Query(description="Before this time.")] = None,
     min_ms: Annotated[float, Query(ge=0, le=1e9, description="Only calls that took so long or longer.")] = 0.0,
@@ -67,14 +67,14 @@ async def _window(  # noqa: PLR0913 - each is a parameter of the query
         "at",
         asked.after,
         asked.fetch,
-        backend,
-        method=method,
-        tool=tool,
-        outcome=outcome,
-        subject=subject,
-        client_name=client_name,
-        session=session,
-        request_id=request_id,
+        backend or "",
+        method=method or "",
+        tool=tool or "",
+        outcome=outcome or "",
+        subject=subject or "",
+        client_name=client_name or "",
+        session=session or "",
+        request_id=request_id or "",
         since=0.0 if since is None else since.timestamp(),
         until=math.inf if until is None else until.timestamp(),
         min_ms=min_ms,

@@ -1,6 +1,7 @@
 """/api/v1/problems and …/tenants/{tenant}/problems: what is wrong now, in words."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -96,15 +97,6 @@ def _of_tools(waiting: Iterable[WaitingTools]) -> Iterator[Problem]:
 
 
 def _shown(problem: Problem) -> ProblemAnswer:
-    kind, name = problem.see
-    return ProblemAnswer(
-        kind=problem.kind,
-        severity=problem.severity,
-        tenant=problem.tenant,
-        about=Named(kind=problem.about[0], name=problem.about[1]),
-        words=problem.words,
-        do=problem.do,
-        since=datetime.fromtimestamp(problem.since, UTC) if problem.since else None,
-        nodes=list(problem.nodes),
-        see=Named(kind=kind, name=name) if kind else None,
-    )
+    about, see = (Named(kind=kind, name=name) if kind else None for kind, name in (problem.about, problem.see))
+    since = datetime.fromtimestamp(problem.since, UTC) if problem.since else None
+    return ProblemAnswer(**{**asdict(problem), "about": about, "see": see, "since": since})
