@@ -135,7 +135,7 @@ class PoolLimits:
         metrics: Metrics,
         budgets: Budgets,
         is_busy: Callable[[], bool],
-        room: Callable[[int, int], int],
+        room: Callable[[int, int, int], int],
     ) -> None:
         """`is_busy`, `room`: see ProcessPool."""
         self.options, self._is_busy, self._room = options, is_busy, room
@@ -219,6 +219,8 @@ class PoolLimits:
         allowed = {each.tenant: each.limits.processes for each in waiting}
         most = self._most()
         keys = self._concerned(waiting, most)
+        backends = {key: inventory.stocks[key].numbers(now, of_backends[key]) for key in keys}
+        is_refilled = any(each.warm_target for each in backends.values())
         return plan.View(
             now=now,
             node=plan.NodeNumbers(
@@ -227,14 +229,14 @@ class PoolLimits:
                 starting=inventory.starting,
                 stopping=len(stopping),
                 max_starting=self.options.max_starting,
-                is_busy=self._is_busy(),
+                is_busy=is_refilled and self._is_busy(),
                 is_short=most < self.options.max_processes,
             ),
             tenants={
                 tenant: self._numbers(tenant, allowed.get(tenant), of_tenants[tenant], now)
                 for tenant in {key[0] for key in keys}
             },
-            backends={key: inventory.stocks[key].numbers(now, of_backends[key]) for key in keys},
+            backends=backends,
             waiting=[each.stock.spec.key for each in waiting],
         )
 
@@ -244,8 +246,8 @@ class PoolLimits:
 
     def _most(self) -> int:
         """How many processes the node may have now."""
-        alive = self._inventory.alive
-        return min(self.options.max_processes, alive + self._room(alive, self._inventory.starting))
+        alive, starting, used = self._inventory.alive, self._inventory.starting, self._inventory.used.total()
+        return min(self.options.max_processes, alive + self._room(alive, starting, used))
 
     def _concerned(self, waiting: list[Waiter], most: int) -> set[plan.Key]:
         """The backends that a plan looks at: on a full node also those whose warm processes could make room."""

@@ -53,7 +53,8 @@ class ProcessPool:
             be more to end.
         waits: around the wait of each caller that finds no warm process, who tells which one it has got.
         is_busy: whether the node has so much to answer that warm processes should be started later.
-        room: for how many more processes it has descriptors, beside those alive, of which so many are starting.
+        room: for how many more processes it has descriptors, beside those alive, of which so many are starting, and so
+            many are used.
     """
 
     def __init__(  # noqa: PLR0913 - once, of parts
@@ -68,7 +69,7 @@ class ProcessPool:
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
         waits: Waits | None = None,
         is_busy: Callable[[], bool] = lambda: False,
-        room: Callable[[int, int], int] = lambda alive, starting: NO_LIMIT,
+        room: Callable[[int, int, int], int] = lambda alive, starting, used: NO_LIMIT,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -172,7 +173,8 @@ class ProcessPool:
         self._inventory.used[stock.spec.tenant] += 1
         stock.handed_out(self._clock())
         self._inventory.settle(stock)
-        self._planning.at(stock.refill_at)
+        if stock.spec.key in self._inventory.unsettled:
+            self._planning.at(stock.refill_at)
         return lease
 
     def _on_handshake(self, lease: Lease) -> None:

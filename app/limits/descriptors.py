@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from app.limits._machine import Machine, Use
+from app.telemetry.metrics import Metrics, value_of
 
 NO_LIMIT = 1 << 30
 OF_PROCESS = 5  # its pipes, the socket through which its connections go, and its client's connection
@@ -47,6 +48,12 @@ def free_descriptor() -> int:
     return number
 
 
+def due_to_clients(metrics: Metrics, processes: int) -> int:
+    """How many descriptors are kept so that the client of each process can connect again, less those that other
+    connections give back in a moment: may be negative."""
+    return max(0, processes - value_of(metrics.connections)) - value_of(metrics.descriptors_lent)
+
+
 class ProcessRoom:
     """How many more processes there are descriptors for. Counts them at most every LOOK_S."""
 
@@ -57,24 +64,24 @@ class ProcessRoom:
         share: float,
         machine: Machine | None = None,
         *,
-        due: Callable[[], int] = lambda: 0,
+        due: Callable[[int], int] = lambda processes: 0,
         clock: Callable[[], float] = time.monotonic,
         free_descriptor: Callable[[], int] = free_descriptor,
     ) -> None:
-        """`due`: how many more descriptors the clients of sessions need to connect again, less those that others give
-        back in a moment."""
+        """`due`: as `due_to_clients`."""
         self._share, self._machine, self._clock, self._due = share, machine or Machine(), clock, due
         self._free_descriptor = free_descriptor
         self._use, self._counted, self._again_at = Use(0, 0), 0, 0.0
 
-    def left(self, alive: int, starting: int) -> int:
-        """Beside those that live. `starting`: those of them that may not have got their descriptors yet."""
+    def left(self, alive: int, starting: int, used: int) -> int:
+        """Beside those that live. `starting`: those of them that may not have got their descriptors yet; `used`: those
+        that have clients."""
         if self._clock() >= self._again_at:
             self._use, self._counted = self._machine.descriptors(), alive - starting
             self._again_at = self._clock() + LOOK_S
         if not self._use.limit:
             return NO_LIMIT
         begun = max(0, alive - starting - self._counted)
-        used = max(self._use.used + begun * OF_PROCESS, self._free_descriptor()) + self._due()
-        short = for_sessions(self._use.limit, self._share) - used
+        taken = max(self._use.used + begun * OF_PROCESS, self._free_descriptor()) + self._due(used)
+        short = for_sessions(self._use.limit, self._share) - taken
         return max(0, -int(-short // OF_PROCESS) - starting)

@@ -134,7 +134,7 @@ class Overload:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`due`: as in `ProcessRoom`."""
+        """`due`: what `due_to_clients` says now."""
         self._metrics, self._marks, self._machine, self._clock = metrics, marks, machine or Machine(), clock
         self._count_due, self._due = due, 0
         shares = marks.sessions_share, marks.calls_share

@@ -40,7 +40,7 @@ async def make_pool(running) -> AsyncIterator[Callable[..., Any]]:
         reclaim: Any = lambda spec, count: 3600.0,
         clock: Callable[[], float] = time.monotonic,
         is_busy: Callable[[], bool] = lambda: False,
-        room: Callable[[int, int], int] = lambda alive, starting: 1000,
+        room: Callable[[int, int, int], int] = lambda alive, starting, used: 1000,
         **fields: Any,
     ) -> ProcessPool:
         pool = ProcessPool(

@@ -523,7 +523,7 @@ async def test_warm_processes_that_are_evicted_or_stopped_are_not_early_deaths(m
 
 async def test_without_descriptors_for_a_process_callers_wait_until_there_are_some(make_pool):
     left = [1]
-    pool = await make_pool(room=lambda alive, starting: left[0] - starting)
+    pool = await make_pool(room=lambda alive, starting, used: left[0] - starting)
     first = await pool.lease(spec_of("echo"), NO_LIMITS)
     left[0] = 0
     async with anyio.create_task_group() as tasks:
@@ -536,6 +536,6 @@ async def test_without_descriptors_for_a_process_callers_wait_until_there_are_so
 
 
 async def test_who_waited_in_vain_hears_that_descriptors_are_short(make_pool):
-    pool = await make_pool(room=lambda alive, starting: 0, deadline_s=0.05)
+    pool = await make_pool(room=lambda alive, starting, used: 0, deadline_s=0.05)
     with pytest.raises(BackendBusy, match="few file descriptors left"):
         await pool.lease(spec_of("echo"), NO_LIMITS)

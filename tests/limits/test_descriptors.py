@@ -29,28 +29,28 @@ def test_from_100_on_it_is_the_share_that_counts() -> None:
 
 def test_processes_start_while_there_are_descriptors_for_them_and_their_clients() -> None:
     machine, now, free, due = FakeMachine(50, 100), [0.0], [50], [0]
-    room = ProcessRoom(0.8, machine, clock=lambda: now[0], free_descriptor=lambda: free[0], due=lambda: due[0])
-    assert room.left(10, 0) == 6
-    assert room.left(14, 4) == 2
+    room = ProcessRoom(0.8, machine, clock=lambda: now[0], free_descriptor=lambda: free[0], due=lambda used: due[0])
+    assert room.left(10, 0, 0) == 6
+    assert room.left(14, 4, 0) == 2
     free[0] = 71  # since it was counted
-    assert room.left(10, 0) == 2
+    assert room.left(10, 0, 0) == 2
     due[0] = 20
-    assert room.left(10, 0) == 0
+    assert room.left(10, 0, 0) == 0
     machine.use, free[0], due[0] = Use(60, 100), 3, 0  # there are holes
     now[0] += 0.1
-    assert room.left(10, 0) == 4
-    assert room.left(19, 9) == 0
+    assert room.left(10, 0, 0) == 4
+    assert room.left(19, 9, 0) == 0
     free[0] = NO_LIMIT
-    assert room.left(10, 0) == 0
+    assert room.left(10, 0, 0) == 0
 
 
 def test_processes_that_were_started_since_the_descriptors_were_counted_count() -> None:
     now = [0.0]
     room = ProcessRoom(0.8, FakeMachine(50, 100), clock=lambda: now[0], free_descriptor=lambda: 7)  # there are holes
-    assert [room.left(0, 0), room.left(3, 0), room.left(6, 4), room.left(6, 0)] == [6, 3, 0, 0]
+    assert [room.left(0, 0, 0), room.left(3, 0, 0), room.left(6, 4, 0), room.left(6, 0, 0)] == [6, 3, 0, 0]
     now[0] += 0.1
-    assert room.left(6, 0) == 6
+    assert room.left(6, 0, 0) == 6
 
 
 def test_where_the_limit_is_not_known_there_is_room() -> None:
-    assert ProcessRoom(0.85, FakeMachine(0, 0)).left(8, 8) == NO_LIMIT
+    assert ProcessRoom(0.85, FakeMachine(0, 0)).left(8, 8, 0) == NO_LIMIT

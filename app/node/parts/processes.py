@@ -20,7 +20,7 @@ from app.domain.resources.guides import GUIDES
 from app.domain.resources.recipes import RECIPES
 from app.errors import SettingsError
 from app.jail.sandbox.sandboxes import Sandboxes
-from app.limits.descriptors import ProcessRoom
+from app.limits.descriptors import ProcessRoom, due_to_clients
 from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
@@ -39,7 +39,6 @@ from app.settings.environment import PREFIX
 from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
-from app.telemetry.metrics import Metrics, value_of
 
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 
@@ -99,7 +98,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         reclaim=Reclaiming(opening.sessions, opening.standstill, opening.parking).reclaim,
         waits=None if opening.tracer is None else partial(waiting_for_a_process, opening.tracer),
         is_busy=LoopUse().is_busy,
-        room=ProcessRoom(settings.shed_sessions_percent / 100, due=lambda: due_to_clients(pool, metrics)).left,
+        room=ProcessRoom(settings.shed_sessions_percent / 100, due=partial(due_to_clients, metrics)).left,
     )
     await stack.enter_async_context(pool)
     upstreams = await open_upstreams(opening, credentials, failures)
@@ -123,12 +122,6 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         toolsets,
         opening.shares,
     )
-
-
-def due_to_clients(pool: ProcessPool, metrics: Metrics) -> int:
-    """How many descriptors are kept so that the client of each process can connect again, less those that other
-    connections give back in a moment: may be negative."""
-    return max(0, sum(pool.used().values()) - value_of(metrics.connections)) - value_of(metrics.descriptors_lent)
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

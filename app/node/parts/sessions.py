@@ -15,13 +15,14 @@ from app.cluster.redis.latency import Latency
 from app.cluster.session_takeover import SessionTakeover
 from app.domain import BackendSpec
 from app.jail.sandbox.report import view_of
+from app.limits.descriptors import due_to_clients
 from app.limits.overload import Marks, Overload
 from app.limits.tenant_limits import Tallies
 from app.limits.use_metrics import show_use
 from app.node.parts.credentials import Credentials
 from app.node.parts.kept_calls import KeptCalls, keep_calls
 from app.node.parts.opening import Opening
-from app.node.parts.processes import Processes, due_to_clients
+from app.node.parts.processes import Processes
 from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.parts.watching import Watched, watch
@@ -117,7 +118,7 @@ async def open_sessions(
 def _overload(opening: Opening, pool: ProcessPool) -> Overload:
     settings = opening.settings
     marks = Marks(settings.shed_lag_s, settings.shed_sessions_percent / 100, settings.shed_calls_percent / 100)
-    return Overload(opening.metrics, marks, due=partial(due_to_clients, pool, opening.metrics))
+    return Overload(opening.metrics, marks, due=lambda: due_to_clients(opening.metrics, sum(pool.used().values())))
 
 
 def _inspecting(opening: Opening, records: Records, credentials: Credentials, processes: Processes) -> Inspecting:
