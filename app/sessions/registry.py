@@ -368,8 +368,7 @@ class SessionRegistry:
         self._metrics.sessions.labels(session.transport).dec()
         self._metrics.sessions_closed.labels(reason).inc()
         self._metrics.session_seconds.observe(time.monotonic() - session.opened_at)
-        # Also of one that never opened.
-        self._log.info(("ended", reason), "session ended", session.log_fields | {
+        self._log.info(("ended", reason), "session ended", session.log_fields | {  # also of one that never opened
             "reason": reason,
             "seconds": round(time.monotonic() - session.opened_at, 1),
             "calls": session.calls.begun,

@@ -78,7 +78,7 @@ TRANSITIONS: dict[SessionState, dict[Trigger, SessionState]] = {
 }
 
 
-_SESSIONLESS = SESSIONLESS.encode()
+_SESSIONLESS = SESSIONLESS.encode()  # in each line that refuses `initialize` for it
 POOLED_WAITING = 128  # calls that may wait at least: clients of a pooled session cannot open another one
 
 

@@ -93,7 +93,8 @@ class Front:
 
     async def _answer(self, request: McpRequest, context: LogContext) -> None:
         """Turns every exception into an answer."""
-        seen, late = self._requests.watch(request) if self._requests.has_every_request else None, None
+        seen = self._requests.watch(request) if self._requests.has_every_request else None
+        late = None
         try:
             if FORWARDED in request.headers:
                 late = await self._taken_from_a_node(request)
