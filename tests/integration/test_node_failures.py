@@ -176,6 +176,7 @@ async def kill_whole(node: Gateway) -> None:
     await until(lambda: not any(is_alive(each) for each in family), 15)
 
 
+@pytest.mark.alone
 async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_no_call(
     tmp_path: Path, own_nodes: Nodes, full: bool
 ) -> None:

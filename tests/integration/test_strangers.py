@@ -136,6 +136,7 @@ async def test_clients_are_served_beside_all_kinds_of_junk_and_nothing_of_it_sta
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.parametrize("kinds", [*KINDS, ",".join(KINDS)], ids=[*KINDS, "all"])
 async def test_two_hundred_strangers_for_thirty_seconds_make_calls_at_most_three_times_slower(
     own_gateway: Gateway, kinds: str
