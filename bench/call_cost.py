@@ -3,7 +3,7 @@
     .venv/bin/python bench/call_cost.py            # prints the counts beside those of bench/call_cost.json
     .venv/bin/python bench/call_cost.py --check    # exits with 1 if a call has become 10 % dearer: scripts/check
     .venv/bin/python bench/call_cost.py --write    # keeps the counts of this version of Python as the new measure
-    .venv/bin/python bench/call_cost.py --files    # prints in which files of app/ a call and an opening run code
+    .venv/bin/python bench/call_cost.py --files    # prints in which files of app/ a call and openings run code
 
 Runs a node in this process, with a backend process and a client over sockets, and counts on the node's thread what it
 executes between a request and the next: bytecode instructions, and calls of functions that are written in C (what those
@@ -48,7 +48,11 @@ WARM_UP = 40  # caches are filled, specialised instructions are in place
 QUIET_S = 0.002  # without work of the node's thread: the call has been dealt with to its end
 IDLE_S = 2.0  # everything that runs now and then does so meanwhile
 WITHIN_S = 60.0
-ECHO = ["-I", "-S", str(ROOT / "bench/echo_backend.py")]
+ECHO = {
+    "command": sys.executable,
+    "args": ["-I", "-S", str(ROOT / "bench/echo_backend.py")],
+    "sandbox": {"mode": "off"},
+}
 ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
@@ -196,14 +200,14 @@ def counted(work: Work, caller: Caller) -> Counts:
     return {**counts, "garbage": garbage_of(caller.call)}
 
 
-def files_of(work: Work, act: Callable[[], object]) -> list[str]:
-    """The files of app/ in which each of several `act` runs code. What runs now and then without it does not count."""
+def files_of(work: Work, act: Callable[[], object], besides: set[CodeType]) -> list[str]:
+    """The files of app/ in which each of several `act` runs code, without what runs `besides`, now and then."""
     always = ran_by(work, act)
     for _ in range(ROUNDS - 1):
         always &= ran_by(work, act)
-    always -= ran_by(work, lambda: time.sleep(IDLE_S))
     root = f"{ROOT}/app/"
-    return sorted({each.co_filename.removeprefix(root) for each in always if each.co_filename.startswith(root)})
+    names = {each.co_filename for each in always - besides if each.co_filename.startswith(root)}
+    return sorted(name.removeprefix(root) for name in names)
 
 
 def ran_by(work: Work, act: Callable[[], object]) -> set[CodeType]:
@@ -213,13 +217,26 @@ def ran_by(work: Work, act: Callable[[], object]) -> set[CodeType]:
 
 
 def files(work: Work, connection: Connection) -> dict[str, list[str]]:
+    """Of a call, and of openings: one that has its process started, and one that takes a warm process."""
     call = callers(connection)["a session"]().call
     for _ in range(WARM_UP):
         call()
-    return {
-        "tools/call": files_of(work, call),
-        "initialize": files_of(work, lambda: opened(connection, "/t/bench/echo/mcp")),
+    besides = ran_by(work, lambda: time.sleep(IDLE_S))
+    found = {
+        "tools/call": files_of(work, call, besides),
+        "start": files_of(work, lambda: opened(connection, "/t/bench/echo/mcp"), besides),
     }
+    connection.ask("POST", "/api/v1/tenants/bench/backends", {**ECHO, "name": "warm", "warm": ROUNDS})
+    give_up_at = time.monotonic() + WITHIN_S
+    while warm_processes(connection) < ROUNDS:
+        assert time.monotonic() < give_up_at, "there are no warm processes"
+        time.sleep(QUIET_S)
+    return {**found, "initialize": files_of(work, lambda: opened(connection, "/t/bench/warm/mcp"), besides)}
+
+
+def warm_processes(connection: Connection) -> int:
+    _, found = connection.ask("GET", "/api/v1/tenants/bench/processes", None)
+    return sum(each["state"] == "warm" for each in found["items"])
 
 
 def counts(work: Work, connection: Connection) -> dict[str, Counts]:
@@ -233,9 +250,8 @@ def callers(connection: Connection) -> dict[str, Callable[[], Caller]]:
         ("sessions", "processes", "in_flight", "requests_per_second", "burst", "memory_mb", "spawns_per_minute")
     )
     connection.ask("POST", "/api/v1/tenants", {"name": "bench", "limits": nothing})
-    echo = {"command": sys.executable, "args": ECHO, "sandbox": {"mode": "off"}}
     for name, more in {"echo": {}, "shared": {"isolation": "shared"}}.items():
-        connection.ask("POST", "/api/v1/tenants/bench/backends", {"name": name, **echo, **more})
+        connection.ask("POST", "/api/v1/tenants/bench/backends", {"name": name, **ECHO, **more})
     members = [{"backend": "echo"}, {"backend": "shared"}]
     connection.ask("POST", "/api/v1/tenants/bench/toolsets", {"name": "both", "members": members})
 

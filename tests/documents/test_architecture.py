@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/architecture.md").read_text()
-MOST = {"tools/call": 28, "initialize": 54}  # files that a reader has to open to follow it
+MOST = {"tools/call": 28, "initialize": 45, "start": 54}  # files that a reader has to open to follow it
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,10 @@ def ran() -> dict[str, list[str]]:
     return found
 
 
-def listed(heading: str) -> set[str]:
-    """The files that the first block below a heading names."""
-    block = TEXT.split(f"## {heading}\n", 1)[1].split("```", 2)[1]
-    return set(re.findall(r"(?:\w+/)+\w+\.py", block))
+def listed(heading: str, block: int = 0) -> set[str]:
+    """The files that a block below a heading names."""
+    text = TEXT.split(f"## {heading}\n", 1)[1].split("```")[2 * block + 1]
+    return set(re.findall(r"(?:\w+/)+\w+\.py", text))
 
 
 def test_the_files_of_a_call_are_those_in_which_its_code_runs(ran: dict[str, list[str]]) -> None:
@@ -34,6 +34,11 @@ def test_the_files_of_a_call_are_those_in_which_its_code_runs(ran: dict[str, lis
 def test_the_files_of_an_opening_are_those_of_a_call_and_some_that_are_listed(ran: dict[str, list[str]]) -> None:
     of_call = set(ran["tools/call"])
     assert listed("Opening a session, file by file") - of_call == set(ran["initialize"]) - of_call
+
+
+def test_the_files_of_a_start_are_those_of_an_opening_and_some_that_are_listed(ran: dict[str, list[str]]) -> None:
+    of_opening = set(ran["initialize"])
+    assert listed("Opening a session, file by file", 1) - of_opening == set(ran["start"]) - of_opening
 
 
 @pytest.mark.parametrize("method", MOST)
