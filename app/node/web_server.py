@@ -59,7 +59,8 @@ class WebServer(uvicorn.Server):
 
         Connections in the backlog are accepted first: closing a listener would reset them.
         """
-        listeners = [server.sockets[0].dup() for server in self.servers]
+        # One of each server; none where uvicorn has closed them, because it was told again to stop.
+        listeners = [listener.dup() for server in self.servers for listener in server.sockets]
         for server in self.servers:
             server.close()
         await asyncio.sleep(CLOSED_S)
