@@ -77,12 +77,13 @@ def running_ms(pid: int) -> float:
     return sum(int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0]) / 1e6 for task in tasks)
 
 
-def private_mib(pid: int) -> float:
+def private_mib(pid: int, kind: str = "Private_") -> float:
+    """`Private_Dirty`: what it has written; without pages of libraries that no other process maps at the moment."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has ended
         return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
 
 
 class Bench(NamedTuple):

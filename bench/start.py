@@ -39,7 +39,7 @@ def cpu_s(command: list[str], directory: Path, environment: dict[str, str]) -> f
 
 
 def measure_node(directory: Path, environment: dict[str, str], starts: int) -> None:
-    ready, cpu, memory = [], [], []
+    ready, cpu, memory, written = [], [], [], []
     for number in range(starts + 1):
         node, after_s = start(directory, environment)
         used_s = node.cpu_s()
@@ -48,9 +48,10 @@ def measure_node(directory: Path, environment: dict[str, str], starts: int) -> N
             ready.append(after_s)
             cpu.append(used_s)
             memory.append(private_mib(node.process.pid) * 1.048576)
+            written.append(private_mib(node.process.pid, "Private_Dirty") * 1.048576)
         node.stop()
     print(f"a node is ready after {statistics.median(ready):.2f} s ({statistics.median(cpu):.2f} s of CPU)")
-    print(f"its process holds {statistics.median(memory):.0f} MB")
+    print(f"its process holds {statistics.median(memory):.0f} MB, and has written {statistics.median(written):.0f}")
 
 
 def measure_commands(directory: Path, environment: dict[str, str], runs: int) -> None:
