@@ -59,6 +59,7 @@ ENVELOPE = {
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
 }
 Counts = dict[str, int]
+Ran = tuple[CodeType, str]  # a function, and the file that defines it: the code of a dataclass's __init__ names none
 Found = TypeVar("Found")
 
 
@@ -68,7 +69,7 @@ class Work:
 
     def __init__(self) -> None:
         self.instructions = self.c_calls = self.functions = 0
-        self.ran: set[CodeType] = set()  # the functions that were counted
+        self.ran: set[Ran] = set()  # the functions that were counted
         self.counting = ""
 
     def watch(self) -> None:
@@ -100,7 +101,7 @@ class Work:
     def _entered(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call" and self.counting == "functions":
             self.functions += 1
-            self.ran.add(frame.f_code)
+            self.ran.add((frame.f_code, frame.f_globals.get("__file__", "")))
 
     def count(self, what: str, act: Callable[[], object]) -> int:
         """Of one `act` of another thread, until the watched one has nothing to do any more."""
@@ -200,17 +201,17 @@ def counted(work: Work, caller: Caller) -> Counts:
     return {**counts, "garbage": garbage_of(caller.call)}
 
 
-def files_of(work: Work, act: Callable[[], object], besides: set[CodeType]) -> list[str]:
+def files_of(work: Work, act: Callable[[], object], besides: set[Ran]) -> list[str]:
     """The files of app/ in which each of several `act` runs code, without what runs `besides`, now and then."""
     always = ran_by(work, act)
     for _ in range(ROUNDS - 1):
         always &= ran_by(work, act)
     root = f"{ROOT}/app/"
-    names = {each.co_filename for each in always - besides if each.co_filename.startswith(root)}
+    names = {file for _, file in always - besides if file.startswith(root)}
     return sorted(name.removeprefix(root) for name in names)
 
 
-def ran_by(work: Work, act: Callable[[], object]) -> set[CodeType]:
+def ran_by(work: Work, act: Callable[[], object]) -> set[Ran]:
     work.ran.clear()
     work.count("functions", act)
     return set(work.ran)
