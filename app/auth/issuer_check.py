@@ -6,18 +6,22 @@ Fetches anew, and changes nothing that sign-ins remember. The token is neither k
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from app.auth import _token_form as token_form
 from app.auth import token_rules as rules
 from app.auth._refusal import CredentialRefused, Finding
 from app.auth._token_form import Sent, shown
 from app.auth.issuer_rules import HMAC
-from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, PublicKey, key_url, listed_keys, only_key
+from app.auth.jwks import Fetch, Key, KeyNotFound, KeySource, key_url, listed_keys, only_key
 from app.auth.outbound_urls import FetchFailed
 from app.auth.token_rules import Case
 from app.auth.tokens import Tokens, granted, holder, key_missing, source_of
 from app.domain import Issuer
 from app.errors import Disabled
+
+if TYPE_CHECKING:
+    from app.auth._ciphers import PublicKey
 
 _NAMES = ("form", "header", "issuer", "algorithm", "key", "signature")
 _OF_CLAIMS = ("required", "audience", "lifetime", "expiry", "not before", "subject", "tenant", "groups", "scopes")

@@ -9,27 +9,22 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
-import jwt
 from anyio.abc import TaskGroup
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from app.auth.issuer_rules import CURVES, RSA
 from app.auth.outbound_urls import FetchFailed
+
+if TYPE_CHECKING:
+    from app.auth._ciphers import PublicKey
 
 REFRESH_S = 300.0  # a key that the issuer removed is good for at most this long while its host answers,
 KEEP_S = 3600.0  # and for this long while it does not
 REFETCH_S = 30.0  # between two fetches: tokens with invented key ids must not cause more
 MAX_KEYS = 100
 MAX_ISSUER_SHOWN = 200
-MINRSA_BITS, MAXRSA_BITS = 2048, 8192  # a verification with the longest takes half a millisecond
 
-PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
 Fetch = Callable[[str], Awaitable[bytes]]
 
 log = logging.getLogger(__name__)
@@ -57,7 +52,7 @@ class Key:
     """A key of a JWK set, with the algorithms that it can verify here: none if it has a `problem`."""
 
     kid: str | None
-    public: PublicKey | None = None
+    public: "PublicKey | None" = None
     algorithms: frozenset[str] = frozenset()
     problem: str | None = None
 
@@ -94,7 +89,7 @@ class _KeySet:
             assert flight is not None
             flight.set()
 
-    def find(self, kid: str | None, algorithm: str, now: float) -> PublicKey | None:
+    def find(self, kid: str | None, algorithm: str, now: float) -> "PublicKey | None":
         """`only_key` of those that are not too old."""
         if now - self.loaded_at >= KEEP_S:
             self.keys = ()
@@ -121,7 +116,7 @@ class KeySets:
         tasks.cancel_scope.cancel()
         await tasks.__aexit__(None, None, None)
 
-    async def find(self, source: KeySource, kid: str | None, algorithm: str) -> PublicKey:
+    async def find(self, source: KeySource, kid: str | None, algorithm: str) -> "PublicKey":
         """The key that the token names.
 
         Three cases. 1. The key is known: it is returned at once; if the set is old, it is fetched in the background.
@@ -191,66 +186,24 @@ def listed_keys(text: bytes) -> list[Key]:
     Raises:
         FetchFailed: it is not a JWK set.
     """
+    from app.auth._ciphers import usable  # noqa: PLC0415 - 12 MB, where there is an issuer
+
     listed = _object(text).get("keys")
     if not isinstance(listed, list):
         raise FetchFailed("the document is not a JWK set")
     found = []
     for each in listed[:MAX_KEYS]:
         jwk = each if isinstance(each, dict) else {}
-        kid, usable = jwk.get("kid"), _usable(jwk)
+        kid, key = jwk.get("kid"), usable(jwk)
         name = kid if isinstance(kid, str) else None
-        found.append(Key(name, problem=usable) if isinstance(usable, str) else Key(name, *usable))
+        found.append(Key(name, problem=key) if isinstance(key, str) else Key(name, *key))
     return found
 
 
-def only_key(keys: Iterable[Key], kid: str | None, algorithm: str) -> PublicKey | None:
+def only_key(keys: Iterable[Key], kid: str | None, algorithm: str) -> "PublicKey | None":
     """The key that can verify the algorithm, of those with this `kid` if it is given; None unless there is just one."""
     fitting = [key.public for key in keys if kid in (None, key.kid) and algorithm in key.algorithms]
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _usable(jwk: dict[str, Any]) -> tuple[PublicKey, frozenset[str]] | str:
-    """The key and its algorithms if it is a public one for signatures, else why not."""
-    if "d" in jwk or "k" in jwk:
-        return "it is private or secret, and must not be published"
-    operations = jwk.get("key_ops", ["verify"])
-    if jwk.get("use", "sig") != "sig" or not isinstance(operations, list) or "verify" not in operations:
-        return "it is not for signatures"
-    try:
-        public = _public_key(jwk)
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError):
-        return "it is not a valid key"
-    if public is None:
-        return "its type is not supported"
-    algorithms = frozenset(_algorithms(public))
-    if not algorithms:
-        return f"its size or curve is not supported; RSA has {MINRSA_BITS} to {MAXRSA_BITS} bits"
-    if "alg" in jwk:
-        algorithms &= {jwk["alg"]} if isinstance(jwk["alg"], str) else set()
-    return (public, algorithms) if algorithms else "its `alg` is not supported for such a key"
-
-
-def _public_key(jwk: dict[str, Any]) -> Any:
-    match jwk.get("kty"):
-        case "RSA":
-            return jwt.algorithms.RSAAlgorithm.from_jwk(jwk)
-        case "EC":
-            return jwt.algorithms.ECAlgorithm.from_jwk(jwk)
-        case "OKP":
-            return jwt.algorithms.OKPAlgorithm.from_jwk(jwk)
-    return None
-
-
-def _algorithms(key: object) -> Sequence[str]:
-    """The algorithms that a key of this type, size and curve can verify, whatever the document says."""
-    match key:
-        case RSAPublicKey() if MINRSA_BITS <= key.key_size <= MAXRSA_BITS:
-            return RSA
-        case EllipticCurvePublicKey():
-            return CURVES.get(key.curve.name, ())
-        case Ed25519PublicKey() | Ed448PublicKey():
-            return ("EdDSA",)
-    return ()
 
 
 def _object(text: bytes) -> dict[str, Any]:

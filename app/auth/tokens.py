@@ -4,21 +4,23 @@ The rules are in `token_form.py` and `token_rules.py`, the public keys in `jwks.
 and the scopes. A token is good for one target: the tenant of its issuer, and the resource it was issued for.
 """
 
+import importlib
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
-
-import jwt
+from typing import TYPE_CHECKING, Protocol
 
 from app.auth import _token_form as token_form
 from app.auth import token_rules as rules
 from app.auth._refusal import CredentialRefused, Finding
 from app.auth._token_form import MAX_TOKEN_BYTES, REASONS, Sent, claim, named_in, scopes_in, shown
 from app.auth.issuer_rules import HMAC, capped, is_issuer
-from app.auth.jwks import KeyNotFound, KeySets, KeySource, PublicKey
+from app.auth.jwks import KeyNotFound, KeySets, KeySource
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.token_rules import LEEWAY_S, Case, Target
 from app.domain import Issuer, Principal, is_name
+
+if TYPE_CHECKING:
+    from app.auth._ciphers import PublicKey
 
 __all__ = ["MAX_TOKEN_BYTES", "REASONS", "IssuerStore", "Target", "Tokens", "place_of"]
 
@@ -37,7 +39,6 @@ class Tokens:
         self, store: IssuerStore, sealer: Sealer, keys: KeySets, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._store, self._sealer, self._keys, self._now = store, sealer, keys, now
-        self._jwt = jwt.PyJWT({"enforce_minimum_key_length": True})
 
     async def verify(self, text: str, target: Target) -> Principal:
         """The principal of a token, in the tenant of the target.
@@ -70,8 +71,15 @@ class Tokens:
         """
         await self._issuer(principal.tenant, principal.issuer)
 
+    @staticmethod
+    def get_ready() -> None:
+        """To be called where there is an issuer: else its first token would take 30 ms longer."""
+        importlib.import_module("app.auth._ciphers")
+
     def forget(self, tenant: str, issuer: str | None = None) -> None:
         """Forgets the keys of an issuer, or of all issuers of the tenant, so that they are fetched again."""
+        if issuer is not None:
+            self.get_ready()  # it may be new
         self._keys.forget(tenant, issuer)
 
     def secret_of(self, issuer: Issuer) -> bytes | None:
@@ -83,30 +91,11 @@ class Tokens:
         except SealBroken:
             return None
 
-    def signature(self, sent: Sent, key: PublicKey | bytes) -> Finding:
-        """Whether the key has signed the token, by the algorithm that it names, which must have passed the rules.
+    def signature(self, sent: Sent, key: "PublicKey | bytes") -> Finding:
+        """Whether the key has signed the token, which must have passed the rules."""
+        from app.auth._ciphers import signature  # noqa: PLC0415 - 12 MB, where there is an issuer
 
-        PyJWT checks no claims here: the rules are stricter and say what they expected.
-        """
-        name = sent.header.get("alg")
-        expected = "a signature by the issuer's " + ("secret" if isinstance(key, bytes) else "key of this `kid`")
-        if not isinstance(name, str) or (name == HMAC) != isinstance(key, bytes):
-            return Finding("signature", expected, shown(name), "algorithm")  # a public key is never an HMAC secret
-        try:
-            self._jwt.decode(
-                sent.text,
-                key,
-                algorithms=[name],
-                options={
-                    "verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False,
-                    "verify_iss": False, "verify_sub": False, "verify_jti": False,
-                },
-            )  # fmt: skip
-        except jwt.InvalidSignatureError:
-            return Finding("signature", expected, "another signature", "signature")
-        except jwt.PyJWTError as problem:
-            return Finding("signature", expected, type(problem).__name__, "malformed")
-        return Finding("signature", expected, "that signature")
+        return signature(sent, key)
 
     async def _issuer(self, tenant: str, iss: object) -> Issuer:
         # The database is not asked for a name that it cannot contain: databases differ in how they treat these.
@@ -117,7 +106,7 @@ class Tokens:
             raise CredentialRefused(Finding("issuer", expected, shown(iss), "unknown_issuer"))
         return issuer
 
-    async def _key(self, issuer: Issuer, sent: Sent) -> PublicKey | bytes:
+    async def _key(self, issuer: Issuer, sent: Sent) -> "PublicKey | bytes":
         algorithm = sent.header["alg"]
         if issuer.sealed_secret is not None:
             secret = self.secret_of(issuer)

@@ -1,11 +1,22 @@
 """JWTs: which are believed, for which target, and how far (security.md, "Authentication details"; A1)."""
 
+import sys
+
 import pytest
 
 from app.auth.issuer_rules import capped
 from app.domain import Principal
 from tests.auth.test_jwks import document, jwk
 from tests.auth.tokens import HS, ISS, KEYS, TARGET, Record, T, token
+
+
+async def test_a_new_issuer_brings_the_ciphers_for_its_first_token(rig, monkeypatch):
+    monkeypatch.delitem(sys.modules, "app.auth._ciphers", raising=False)
+    rig.tokens.forget("acme")
+    assert "app.auth._ciphers" not in sys.modules
+    rig.tokens.forget("acme", ISS)
+    assert "app.auth._ciphers" in sys.modules
+
 
 # --- good ones
 

@@ -258,7 +258,7 @@ FAULTS = (
     ),
     Fault(
         "a public key is a secret for HS256",
-        "app/auth/tokens.py",
+        "app/auth/_ciphers.py",
         "(name == HMAC) != isinstance(key, bytes)",
         "False",
         TOKENS,

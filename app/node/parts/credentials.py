@@ -42,6 +42,8 @@ async def open_credentials(opening: Opening, records: Records) -> Credentials:
     outbound = Outbound(settings.outbound_allow)
     key_sets = await stack.enter_async_context(KeySets(outbound.get))
     tokens = Tokens(records.issuers, sealer, key_sets)
+    if await records.issuers.are_any():
+        tokens.get_ready()
     authenticator = Authenticator(
         ApiKeys(records.keys, key_maker),
         metrics.auth_failures,

@@ -30,6 +30,10 @@ class IssuerRepository:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    async def are_any(self) -> bool:
+        """Whether any tenant has one."""
+        return await self._database.row(select(issuers.c.id).limit(1)) is not None
+
     async def find(self, tenant: str, issuer: str) -> Issuer | None:
         """The issuer with this `iss` for tokens of the tenant: the platform's, if it serves the tenant, else the
         tenant's own. Without what its list has for other tenants."""

@@ -1,12 +1,15 @@
 """A command imports what it needs, and nothing of the others."""
 
 import argparse
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -16,7 +19,10 @@ from app.admin.client_config import CLIENTS, DEFAULT_KEY_ENV
 from app.cli.parser import make_parser
 from app.cli.usage import nouns
 from app.cli.usage.later import HereOrThere, Later
+from app.domain import Issuer
 from app.settings.settings import Settings
+from app.storage.access.issuers import IssuerRepository
+from app.storage.engine import Database
 from app.telemetry.call_history.query import GROUPS
 from tests.databases import migrate
 
@@ -94,16 +100,27 @@ def test_files_are_compared_with_schemas_and_without_database_and_ciphers(url: s
     assert found == {each: set() for each in words}
 
 
-@pytest.mark.real
-def test_a_node_imports_what_it_uses(tmp_path: Path) -> None:
-    environ = {"TRUNKLINE_DATA_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
-    migrate(Settings.from_env(environ).database_url)
+def imported_by_node(directory: Path, *issuers: Issuer) -> set[str]:
+    """By a node with a database that has these issuers."""
+    environ = {"TRUNKLINE_DATA_DIR": str(directory), "PATH": os.environ["PATH"]}
+    url = migrate(Settings.from_env(environ).database_url)
+    asyncio.run(store(url, issuers))
     command = [sys.executable, "-c", PROGRAM, "serve", "--port", "0"]
     with subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         assert node.stdout.readline().startswith("listening on ")
         node.terminate()
-        imported = modules_in(node.communicate(timeout=60)[0])
+        return modules_in(node.communicate(timeout=60)[0])
+
+
+async def store(url: str, issuers: Sequence[Issuer]) -> None:
+    async with aclosing(Database(url)) as database:
+        for each in issuers:
+            await IssuerRepository(database).create(each.tenant, each)
+
+
+@pytest.mark.real
+def test_a_node_imports_what_it_uses(tmp_path: Path) -> None:
     unused = {
         "alembic",
         "redis",
@@ -115,8 +132,20 @@ def test_a_node_imports_what_it_uses(tmp_path: Path) -> None:
         "psutil",
         "mako",
         "fastapi_offline",
+        "cryptography",
+        "jwt",
     }
-    assert imported & {*unused, "fastapi", "sqlalchemy"} == {"fastapi", "sqlalchemy"}
+    assert imported_by_node(tmp_path) & {*unused, "fastapi", "sqlalchemy"} == {"fastapi", "sqlalchemy"}
+
+
+@pytest.mark.real
+def test_a_node_with_an_issuer_has_the_ciphers_before_its_first_token(tmp_path: Path) -> None:
+    names = {"subject": "sub", "scopes": "scope", "tenant": None}
+    issuer = Issuer(
+        "1" * 16, "default", "https://idp.example.com", ("RS256",), ("a",), names, frozenset({"mcp:connect"}),
+        datetime(2026, 1, 1, tzinfo=UTC), jwks_url="https://idp.example.com/jwks",
+    )  # fmt: skip
+    assert imported_by_node(tmp_path, issuer) >= {"cryptography", "jwt"}
 
 
 def test_what_options_name_is_what_there_is() -> None:

@@ -40,11 +40,13 @@ def make() -> Callable[..., Issuer]:
 
 
 async def test_an_issuer_comes_back_as_it_was_stored(repository, make):
+    assert not await repository.are_any()
     for issuer in (make(), make(issuer="hs", sealed_secret=b"\0sealed"), make(issuer="d", discovery_url="https://d")):
         assert await repository.create("acme", issuer) == issuer
         assert await repository.get("acme", issuer.id) == issuer
         assert await repository.find("acme", issuer.issuer) == issuer
         assert "sealed" not in repr(issuer)
+    assert await repository.are_any()
 
 
 async def test_an_issuer_is_found_by_its_exact_name_in_its_own_tenant_only(repository, make):
