@@ -1,9 +1,8 @@
 """What the pool should start, hand out and stop next. Pure: numbers in, a list of actions out."""
 
-import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 REFILL_QUIET_S = 0.2  # from the last lease to the next refill: a burst of callers gets the processor to itself
@@ -253,44 +252,3 @@ class _Planner:
         self._new[key] += 1
         self._new_of_tenants[key[0]] += 1
         self.actions.append(Start(key, is_refill))
-
-
-class PlanTimer:
-    """Calls `make_plan` from the event loop, never from inside the call that asks for it."""
-
-    def __init__(self, make_plan: Callable[[], None], clock: Callable[[], float]) -> None:
-        self._make_plan, self._clock = make_plan, clock
-        self._handle: asyncio.Handle | None = None
-        self._due_at = math.inf  # when it is due; uvloop's handle cannot say that if this is at once
-        self._is_due = False
-        self._is_closed = False
-
-    def soon(self) -> None:
-        """Plans once in the next turn of the loop, however often this is called."""
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._run)
-
-    def at(self, when: float) -> None:
-        """Plans at this time of the clock. There is one timer, for the earliest; each plan sets it anew."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + max(0.0, when - self._clock()) + 0.001
-        if self._due_at <= due:
-            return
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle, self._due_at = loop.call_at(due, self._on_timer), due
-
-    def close(self) -> None:
-        self._is_closed = True
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _on_timer(self) -> None:
-        self._handle, self._due_at = None, math.inf
-        self.soon()
-
-    def _run(self) -> None:
-        self._is_due = False
-        if not self._is_closed:
-            self._make_plan()

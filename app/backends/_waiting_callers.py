@@ -6,13 +6,12 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Protocol
 
 from app.backends import _plan as plan
 from app.backends.inventory import BackendStock, Inventory, Lease
-from app.concurrency.event import Event
 from app.domain import Limits
 from app.errors import FIXED, BackendBusy, GatewayError, LimitReached
+from app.limits.tenant_budgets import TenantBudgets
 from app.telemetry.metrics import Metrics
 
 
@@ -105,26 +104,6 @@ class PoolOptions:
     warm_bytes: int = 1 << 30  # for the warm processes of backends with `warm: auto`
 
 
-class Budgets(Protocol):
-    """What tenants may start, over all nodes (`limits.tenant_budgets.TenantBudgets`)."""
-
-    @property
-    def changed(self) -> Event[[]]:
-        """Tells when a tenant may start again that might not."""
-
-    def know(self, tenant: str, limits: Limits) -> None:
-        """The tenant has these limits."""
-
-    def allowance(self, tenant: str) -> tuple[int | None, float]:
-        """How many processes it may start now (None: any number), and if none, in how many seconds the next."""
-
-    def started(self, tenant: str) -> None:
-        """Counts a start."""
-
-    def reached(self, tenant: str) -> tuple[LimitReached, float] | None:
-        """The limit that holds its starts back, and after how many seconds to try again."""
-
-
 class PoolLimits:
     """Compares the inventory with the limits of tenants, backends and the node; makes the input of a plan."""
 
@@ -133,7 +112,7 @@ class PoolLimits:
         options: PoolOptions,
         inventory: Inventory,
         metrics: Metrics,
-        budgets: Budgets,
+        budgets: TenantBudgets,
         is_busy: Callable[[], bool],
         room: Callable[[int, int, int], int],
     ) -> None:
@@ -141,10 +120,6 @@ class PoolLimits:
         self.options, self._is_busy, self._room = options, is_busy, room
         self._inventory, self._budgets = inventory, budgets
         self._rate_limited = metrics.rate_limited
-
-    def tenant_has_room(self, tenant: str, limits: Limits) -> bool:
-        """Whether the tenant may use one more process."""
-        return limits.processes is None or self._inventory.used_of(tenant) < limits.processes
 
     def refuse_one_more(self, waiting: int) -> None:
         """For a new caller, when this many wait already.

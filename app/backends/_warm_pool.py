@@ -1,9 +1,12 @@
 """WarmPool: processes that have served nobody, from the order to start one until it is handed out or stopped.
 
-Every process is warm for a moment, also one that a caller waits for. How many there should be is decided in plan.py.
+Every process is warm for a moment, also one that a caller waits for. How many there should be is decided in
+`_plan`, when PlanTimer says.
 """
 
+import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +16,6 @@ import anyio
 import anyio.abc
 
 from app.backends._early_deaths import EarlyDeaths
-from app.backends._plan import PlanTimer
 from app.backends._warm_estimate import WHYS, Why
 from app.backends.inventory import BackendStock, Held, Inventory
 from app.domain import BackendSpec
@@ -139,6 +141,47 @@ class WarmPool:
         self._deaths.gone(process, held)
         self._inventory.settle(held.stock)
         self._on_change()
+
+
+class PlanTimer:
+    """Calls `make_plan` from the event loop, never from inside the call that asks for it."""
+
+    def __init__(self, make_plan: Callable[[], None], clock: Callable[[], float]) -> None:
+        self._make_plan, self._clock = make_plan, clock
+        self._handle: asyncio.Handle | None = None
+        self._due_at = math.inf  # when it is due; uvloop's handle cannot say that if this is at once
+        self._is_due = False
+        self._is_closed = False
+
+    def soon(self) -> None:
+        """Plans once in the next turn of the loop, however often this is called."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def at(self, when: float) -> None:
+        """Plans at this time of the clock. There is one timer, for the earliest; each plan sets it anew."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(0.0, when - self._clock()) + 0.001
+        if self._due_at <= due:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle, self._due_at = loop.call_at(due, self._on_timer), due
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _on_timer(self) -> None:
+        self._handle, self._due_at = None, math.inf
+        self.soon()
+
+    def _run(self) -> None:
+        self._is_due = False
+        if not self._is_closed:
+            self._make_plan()
 
 
 MEASURE_EVERY_S = 30.0  # which takes a look at all processes of the node

@@ -20,13 +20,13 @@ import anyio
 from app.backends import _plan as plan
 from app.backends._breaker import Breaker
 from app.backends._early_deaths import EarlyDeaths
-from app.backends._plan import PlanTimer
-from app.backends._waiting_callers import Budgets, PoolLimits, PoolOptions, Waiter, WaitingCallers
-from app.backends._warm_pool import Prepare, WarmPool, WarmSizing
+from app.backends._waiting_callers import PoolLimits, PoolOptions, Waiter, WaitingCallers
+from app.backends._warm_pool import PlanTimer, Prepare, WarmPool, WarmSizing
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot, BackendStock, Inventory, Lease
 from app.domain import BackendSpec, Limits
 from app.errors import BackendNotFound, ShuttingDown
+from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
 from app.telemetry.metrics import Metrics
@@ -63,7 +63,7 @@ class ProcessPool:
         metrics: Metrics,
         options: PoolOptions | None = None,
         *,
-        budgets: Budgets,
+        budgets: TenantBudgets,
         failures: FailureLog | None = None,
         prepare: Prepare | None = None,
         reclaim: Callable[[BackendSpec, int], float] = lambda spec, count: _NEVER_S,
@@ -123,7 +123,7 @@ class ProcessPool:
             raise ShuttingDown
         self._budgets.know(spec.tenant, limits)
         stock = self._known(spec)
-        if stock.has_warm(stock.keeper(identity)) and self._limits.tenant_has_room(spec.tenant, limits):
+        if stock.has_warm(stock.keeper(identity)) and self._inventory.has_room_for(spec.tenant, limits):
             self._hits.inc()
             self._wait_seconds.observe(0.0)
             return self._hand_out(stock, stock.keeper(identity), self._clock(), was_warm=True)

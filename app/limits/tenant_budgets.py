@@ -95,7 +95,7 @@ class _Tenant:
 
 
 class TenantBudgets:
-    """Fulfils the `Budgets` of the pool (`backends._waiting_callers`). `run` is a task of the node.
+    """What the pool asks before it starts a process. `run` is a task of the node.
 
     Limits are known from whoever asks for a process, and from changes; for the warm processes of a tenant that nobody
     has used yet they are looked up by `limits_of`. Without that, an unknown tenant has no limits.

@@ -16,7 +16,9 @@ from app.concurrency.loop_share import LoopShare, used_s
 from app.processes.connection import BackendListener
 from app.protocol.framing import RELEASE_S, Flood, LineBuffer, spared_bytes
 
-PIPE_BYTES = 256 << 10  # of stdout: a large answer arrives in few pieces
+# Of stdout: a large answer arrives in few pieces. Less than uvloop has room for (256,000 bytes): libuv goes on at once
+# after a read that filled all of it, up to 32 times, if the process writes as fast as it is read.
+PIPE_BYTES = 128 << 10
 
 
 class ReadEnd(asyncio.Protocol):

@@ -82,13 +82,14 @@ class Exchange:
         self.calls: dict[bytes, Call] = {}  # sent to the backend: by our id, oldest first
         self.waiting = WaitingCalls(self.calls, max_calls)  # not sent yet
         self._by_client_id: dict[bytes, Call] = {}
-        self.questions = Questions()  # the backend's
-        self._rate = NotificationRate()
+        # Made with the first question, notification and task: most sessions never have one.
+        self._questions: Questions | None = None
+        self._rate: NotificationRate | None = None
+        self._running_tasks: RunningTasks | None = None
         self._last_id = 0
         self._last_before = 0  # of the calls before the last other message that the backend got
         self._call_s, self._initialize_s = call_s, initialize_s
         self.listening = False  # whether somebody reads the Listen stream
-        self.running_tasks = RunningTasks()
         self.may_make_tasks = False  # whether any call may
 
     def number_from(self, number: int) -> None:
@@ -104,14 +105,23 @@ class Exchange:
         self.listening = is_there
 
     @property
+    def questions(self) -> Questions:
+        """The backend's."""
+        self._questions = self._questions or Questions()
+        return self._questions
+
+    @property
     def has_questions(self) -> bool:
         """Whether the backend waits for the client."""
-        return bool(self.questions.open)
+        return self._questions is not None and bool(self._questions.open)
+
+    def has_running_task(self, now: float) -> bool:
+        return self._running_tasks is not None and self._running_tasks.is_any(now)
 
     @property
     def holds_back(self) -> bool:
         """Whether changes wait for the next second, to come out of `expire`."""
-        return self._rate.holds_back
+        return self._rate is not None and self._rate.holds_back
 
     @property
     def in_flight(self) -> int:
@@ -216,7 +226,8 @@ class Exchange:
                 return Dropped("unknown_answer")
             del self._by_client_id[call.id]
             if call.about_task and message.member == "result":
-                self.running_tasks.answered(call.method, call.task, message.value, now)
+                self._running_tasks = self._running_tasks or RunningTasks()
+                self._running_tasks.answered(call.method, call.task, message.value, now)
             return Answer(call, message)
         if type(message) is Request:
             return self._receive_question(message, now)
@@ -296,13 +307,18 @@ class Exchange:
         change = method.encode() + bytes(params.get("uri", ABSENT)) if method in _COALESCED else None
         if "_meta" in params and (call := subscription_of(self.calls, params)) is not None:
             told = ToStream(call.stream, payload)
-            return self._rate.admit(told, now, call.gateway_id + change if change else b"", call)
+            return self._admit(told, now, call.gateway_id + change if change else b"", call)
         if method.startswith("notifications/tasks"):
-            self.running_tasks.seen(params, now)
+            self._running_tasks = self._running_tasks or RunningTasks()
+            self._running_tasks.seen(params, now)
         stream: Stream = Listen.STREAM
         if method == "notifications/message":
             stream = stream_for_feedback(self.calls, message.params, listening=self.listening)
-        return self._rate.admit(ToStream(stream, payload, change), now, change or b"")
+        return self._admit(ToStream(stream, payload, change), now, change or b"")
+
+    def _admit(self, message: ToStream, now: float, change: bytes = b"", call: Call | None = None) -> Command:
+        self._rate = self._rate or NotificationRate()
+        return self._rate.admit(message, now, change, call)
 
     def _progress(self, params: Params, now: float) -> Command:
         call = self.calls.get(answered_id(bytes(params.get("progressToken", ABSENT))))
@@ -313,7 +329,7 @@ class Exchange:
         if not call.may_stream:
             return Dropped("no_stream")
         params["progressToken"] = msgspec.Raw(call.progress_token)
-        return self._rate.admit(ToStream(call.stream, dump_notification("notifications/progress", params)), now)
+        return self._admit(ToStream(call.stream, dump_notification("notifications/progress", params)), now)
 
     def _question_withdrawn(self, params: Params) -> Command:
         request_id = bytes(params.get("requestId", ABSENT))
@@ -334,9 +350,10 @@ class Exchange:
     def expire(self, now: float, unsent: Collection[bytes] = ()) -> Iterator[Command]:
         """Fails what is overdue at `now`, and tells the backend; tells the client what the rate has held back. Calls
         that `unsent` names wait for a process, and can be tried again."""
-        yield from self._rate.due(now, self.calls)
-        for line in self.questions.expire(now):
-            yield ToBackend(line)
+        if self._rate is not None:
+            yield from self._rate.due(now, self.calls)
+        if self._questions is not None:
+            yield from map(ToBackend, self._questions.expire(now))
         for call in overdue(self.calls, now, may_wait_for_client=self.has_questions):
             self.abandon(call)
             yield from ended(call, now, was_sent=call.gateway_id not in unsent)
@@ -349,7 +366,7 @@ class Exchange:
         self.calls.clear()
         self.waiting.clear()
         self._by_client_id.clear()
-        self.questions.clear()
+        self._questions = None
         return failed
 
 

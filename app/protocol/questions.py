@@ -89,7 +89,3 @@ class Questions:
             line = self.refuse(our_id, "the client did not answer in time")
             if line is not None:
                 yield line
-
-    def clear(self) -> None:
-        self.open.clear()
-        self._ids.clear()

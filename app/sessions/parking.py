@@ -23,7 +23,7 @@ def is_at_rest(session: Session, now: float) -> bool:
     exchange = session.exchange
     if session.state is not SessionState.OPEN or session.connection.rest is not None:
         return False
-    if exchange.in_flight or exchange.has_questions or exchange.running_tasks.is_any(now):
+    if exchange.in_flight or exchange.has_questions or exchange.has_running_task(now):
         return False
     # What a shared process tells everybody must reach this session too.
     return not session.spec.broadcast

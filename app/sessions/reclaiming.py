@@ -24,7 +24,7 @@ def idle_since(session: Session, now: float) -> float | None:
     exchange = session.exchange
     if exchange.in_flight or exchange.has_questions or session.streams.listen.attached:
         return None
-    if session.state in (SessionState.CONNECTING, SessionState.CLOSED) or exchange.running_tasks.is_any(now):
+    if session.state in (SessionState.CONNECTING, SessionState.CLOSED) or exchange.has_running_task(now):
         return None
     return session.last_seen
 

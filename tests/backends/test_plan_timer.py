@@ -6,7 +6,7 @@ from functools import partial
 import anyio
 import pytest
 
-from app.backends._plan import PlanTimer
+from app.backends._warm_pool import PlanTimer
 
 pytestmark = pytest.mark.anyio
 

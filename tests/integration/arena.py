@@ -104,12 +104,6 @@ class Arena:
             cost.peak_bytes = max(cost.peak_bytes, self.rss - before)
             await anyio.sleep(LOOK_S)
 
-    async def rest(self, seconds: float) -> tuple[float, float]:
-        """Nothing happens for so long; from when until when."""
-        began_at = time.monotonic()
-        await anyio.sleep(seconds)
-        return began_at, time.monotonic()
-
 
 @contextmanager
 def open_arena(gateway: Gateway, calls: Path) -> Iterator[Arena]:

@@ -80,6 +80,13 @@ FAULTS_OF_BACKENDS = (
         READ_END,
     ),
     Fault(
+        "a process that writes fast is read many times in a row",
+        "app/processes/pipes.py",
+        "PIPE_BYTES = 128 << 10",
+        "PIPE_BYTES = 256 << 10",
+        READ_END,
+    ),
+    Fault(
         "lines that were kept are handed over without a turn",
         "app/processes/pipes.py",
         "elif not self._paused & (Pause.SESSION | Pause.SHARE):",

@@ -9,7 +9,7 @@ FAULTS_OF_DIALOGUES = (
     Fault(
         "log messages reach nobody",
         "app/protocol/exchange.py",
-        '        return self._rate.admit(ToStream(stream, payload, change), now, change or b"")\n',
+        '        return self._admit(ToStream(stream, payload, change), now, change or b"")\n',
         '        return Dropped("unknown_progress")\n',
         SESSIONLESS,
     ),

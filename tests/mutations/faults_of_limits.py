@@ -73,7 +73,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a session with a running task makes room",
         "app/sessions/reclaiming.py",
-        " or exchange.running_tasks.is_any(now)",
+        " or exchange.has_running_task(now)",
         "",
         RECLAIMING,
     ),
@@ -150,7 +150,7 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a session is parked with a running task",
         "app/sessions/parking.py",
-        " or exchange.running_tasks.is_any(now)",
+        " or exchange.has_running_task(now)",
         "",
         PARKING,
     ),

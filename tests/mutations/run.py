@@ -50,7 +50,7 @@ def _run(faults: list[Fault], jobs: int) -> dict[str, str]:
         for _ in range(min(jobs, len(faults))):
             copy = _copy(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-mutate-"))))
             copies.put(copy)
-        _require_green(faults, copy)
+        _require_green(faults, copy, jobs)
         with ThreadPoolExecutor(jobs) as threads:
             running = {threads.submit(_one, fault, copies): fault for fault in faults}
             for number, done in enumerate(as_completed(running), 1):
@@ -78,11 +78,11 @@ def _copy(directory: Path) -> Path:
     return directory
 
 
-def _require_green(faults: list[Fault], copy: Path) -> None:
+def _require_green(faults: list[Fault], copy: Path, jobs: int) -> None:
     """Without a fault all of these tests pass: else nothing would be shown."""
     tests = sorted({test for fault in faults for test in fault.tests})
     print(f"without a fault: {len(tests)} tests", flush=True)
-    done = _pytest(copy, tests)
+    done = _pytest(copy, ["-n", str(jobs), *tests], None)
     if done.returncode != 0:
         sys.exit(f"they do not pass as the program is:\n{done.stdout[-4000:]}")
 
@@ -117,9 +117,11 @@ def _write(file: Path, text: str) -> None:
     os.utime(file, ns=(changed_at, changed_at))
 
 
-def _pytest(copy: Path, tests: "list[str] | tuple[str, ...]") -> subprocess.CompletedProcess[str]:
+def _pytest(
+    copy: Path, words: "list[str] | tuple[str, ...]", within_s: float | None = WITHIN_S
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *PYTEST, *tests], cwd=copy, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        [sys.executable, *PYTEST, *words], cwd=copy, capture_output=True, text=True, timeout=within_s, check=False
     )
 
 

@@ -76,12 +76,12 @@ def test_the_exchange_tells_of_calls_that_may_become_tasks() -> None:
         line = b'{"jsonrpc":"2.0","id":%b,"result":{"task":{"taskId":"%b","status":"working"}}}'
         exchange.receive(line % (each.gateway_id, each.gateway_id), 0.0)
     assert not plain.about_task
-    assert exchange.running_tasks.is_any(0.0)
+    assert exchange.has_running_task(0.0)
     status = {"taskId": made.gateway_id.decode(), "status": "completed"}
     exchange.receive(
         msgspec.json.encode({"jsonrpc": "2.0", "method": "notifications/tasks/status", "params": status}), 1.0
     )
-    assert not exchange.running_tasks.is_any(1.0)
+    assert not exchange.has_running_task(1.0)
 
 
 def test_where_the_server_may_make_a_task_of_any_call_every_answer_is_looked_at() -> None:
@@ -92,4 +92,4 @@ def test_where_the_server_may_make_a_task_of_any_call_every_answer_is_looked_at(
         b'{"jsonrpc":"2.0","id":%b,"result":{"resultType":"task","taskId":"a","status":"working"}}' % made.gateway_id,
         0.0,
     )
-    assert exchange.running_tasks.is_any(0.0)
+    assert exchange.has_running_task(0.0)

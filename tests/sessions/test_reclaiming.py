@@ -168,8 +168,9 @@ class Silent:
 
     def __init__(self, since: float | None) -> None:
         self.since = self.last_seen = since
-        no_task = SimpleNamespace(is_any=lambda now: False)
-        self.exchange = SimpleNamespace(in_flight=int(since is None), has_questions=False, running_tasks=no_task)
+        self.exchange = SimpleNamespace(
+            in_flight=int(since is None), has_questions=False, has_running_task=lambda now: False
+        )
         self.streams, self.state = SimpleNamespace(listen=SimpleNamespace(attached=False)), SessionState.OPEN
 
 
