@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.declared import DeclaredBody, part, patches, shows
-from app.admin.schemas.fields import Answer, Strict, no_nul
+from app.admin.schemas.fields import Answer, Strict, no_items, no_nul
 from app.domain import ProcessLimits, Sandbox
 from app.domain.resources.backends import can_be_kept
 from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
@@ -63,8 +63,8 @@ class SandboxBody(DeclaredBody):
     model: ClassVar[type[Any]] = Sandbox
     rules: ClassVar[Any] = (can_be_kept,)
 
-    read: ReadPaths = Field(default_factory=list)
-    write: WritePaths = Field(default_factory=list)
+    read: ReadPaths = Field(default_factory=no_items)
+    write: WritePaths = Field(default_factory=no_items)
 
 
 @patches(SandboxBody)

@@ -20,7 +20,7 @@ from typing import (
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
-from app.admin.schemas.fields import BODIES, Answer, Strict, checked, field_of
+from app.admin.schemas.fields import BODIES, Answer, Strict, checked, field_of, no_items
 from app.domain.resources.members import DeclaredMember, declared_members, is_declared, reader_of, sent
 from app.domain.resources.resource import Resource
 
@@ -133,7 +133,7 @@ def _declared(each: DeclaredMember) -> Any:
     if is_declared(each.kind):
         return kind, Field(default_factory=kind)
     if isinstance(default, tuple):
-        return kind, Field(default_factory=list)
+        return kind, Field(default_factory=no_items)
     if each.default_factory is not MISSING:
         return kind, Field(default_factory=each.default_factory)
     return kind if default is MISSING else (kind, default)

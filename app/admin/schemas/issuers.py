@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas.declared import DeclaredBody, patches
-from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, one_line
+from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, no_items, one_line
 from app.auth.issuer_rules import ALGORITHMS, HMAC, MAX_ISSUER, capped, is_issuer, is_secret
 from app.domain import DEFAULT_TENANT, Issuer, Scope, ServedTenants, TenantGrant, is_own_mark
 
@@ -86,7 +86,7 @@ class TenantGrantBody(Strict):
     """A tenant, and what is granted there in addition to the token's own scopes, within `max_scopes`."""
 
     tenant: Name
-    scopes: Granted = Field(default_factory=list)
+    scopes: Granted = Field(default_factory=no_items)
 
 
 class TenantsBody(Strict):
@@ -142,7 +142,7 @@ class IssuerBody(DeclaredBody):
     secret: Secret | None = None
     jwks_url: Url | None = None
     discovery_url: Url | None = None
-    audience: Audience = Field(default_factory=list)
+    audience: Audience = Field(default_factory=no_items)
     claims: ClaimsBody = Field(default_factory=ClaimsBody)
     max_scopes: MaxScopes = Field(default_factory=lambda: [str(Scope.CONNECT)])
     tenants: TenantsBody | None = None
