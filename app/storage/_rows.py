@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import JSON, ColumnElement, Delete, Row, Select, Table, Update, and_, delete, func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.resources.members import declared_members, plain, reader_of
 from app.errors import FIXED, ConcurrentChange, LimitReached, NotFound, QuotaExceeded, Whose
+from app.storage._connections import AsyncConnection
 from app.storage.audit import Act
 from app.storage.engine import Database
 

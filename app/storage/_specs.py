@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, Select, insert, select, union_all
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import BackendSpec, home_of
 from app.errors import Conflict, NotFound
+from app.storage._connections import AsyncConnection
 from app.storage._rows import NamedRepository, microseconds, object_of, values_of
 from app.storage._tables import backends, tenants, toolsets
 from app.storage.audit import Act

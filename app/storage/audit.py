@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.storage._connections import AsyncConnection
 from app.storage._tables import audit
 
 MAX_VALUE = 500  # characters of JSON; of a longer value the beginning is stored, as text

@@ -24,9 +24,9 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.errors import StorageReadOnly, StorageUnavailable
+from app.storage._connections import AsyncConnection, begun, connected, dispose
 from app.storage._database_errors import FULL, UNCERTAIN, is_damaged, is_untold, translated
 from app.storage._sqlite_file import SqliteFile
 from app.storage._tables import metadata
@@ -72,8 +72,8 @@ class Database:
         is_sqlite = parsed.get_backend_name() == "sqlite"
         self._file = SqliteFile(parsed) if is_sqlite else None
         self._single = _SqliteQueries(parsed, self._file) if self._file is not None else None
-        parsed = parsed.set(drivername="sqlite+aiosqlite" if is_sqlite else "postgresql+psycopg")
-        self._engine = create_async_engine(
+        parsed = parsed.set(drivername="sqlite+aiosqlite" if is_sqlite else "postgresql+psycopg_async")
+        self._engine = create_engine(
             parsed,
             pool_size=CONNECTIONS,
             max_overflow=0,
@@ -83,10 +83,10 @@ class Database:
             connect_args={} if is_sqlite else _POSTGRESQL,
         )
         if is_sqlite:
-            prepare_sqlite(self._engine.sync_engine, self._file)
+            prepare_sqlite(self._engine, self._file)
         else:
-            prepare_postgresql(self._engine.sync_engine)
-            event.listen(self._engine.sync_engine, "checkout", self._reconnect_if_due)
+            prepare_postgresql(self._engine)
+            event.listen(self._engine, "checkout", self._reconnect_if_due)
         self._must_reconnect = False
         # SQLite has one writer at a time, and waits by polling: we queue instead.
         self._writers = anyio.Semaphore(1 if is_sqlite else WRITERS)
@@ -108,7 +108,7 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that only reads. Raises StorageUnavailable: the database does not answer."""
-        async with self._shielded(self._engine.begin()) as connection:
+        async with self._shielded(begun(self._engine)) as connection:
             yield connection
 
     async def rows(self, query: Select[Any], **values: object) -> Sequence[Row[Any]]:
@@ -123,7 +123,7 @@ class Database:
         if self._single is not None:
             with translated(self._file):
                 return await self._single.found(query, values, take)
-        async with self._shielded(self._engine.connect()) as connection:
+        async with self._shielded(connected(self._engine)) as connection:
             return take(await connection.execute(query, values))
 
     @asynccontextmanager
@@ -193,7 +193,7 @@ class Database:
         left_ms = int(max(0.0, queue.deadline - anyio.current_time()) * 1000)
         try:
             engine = self._engine.execution_options(**{_BUSY_TIMEOUT_MS: left_ms})
-            async with self._shielded(engine.begin()) as connection:
+            async with self._shielded(begun(engine)) as connection:
                 yield connection
         except StorageUnavailable as error:
             self.refused = error
@@ -229,20 +229,18 @@ class Database:
     async def aclose(self) -> None:
         """Closes every connection. Idempotent."""
         with anyio.move_on_after(WAIT_S, shield=True):  # a cancelled start would leave its threads behind
-            await self._engine.dispose()
+            await dispose(self._engine)
         if self._single is not None:
             self._single.close()
 
     @asynccontextmanager
-    async def _shielded(
-        self, connected: AbstractAsyncContextManager[AsyncConnection]
-    ) -> AsyncIterator[AsyncConnection]:
+    async def _shielded(self, opened: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
         # Shielded: a connection that is abandoned in the middle of a statement could give its answer to the next user.
         # Time-outs bound how long that takes; after our own the connection is thrown away.
         with translated(self._file), anyio.fail_after(self._answer_within_s, shield=True):
             if self._file is not None:
                 self._file.require_same()
-            async with connected as connection:
+            async with opened as connection:
                 yield connection
 
 

@@ -63,7 +63,7 @@ class TenantRepository:
         was_exempt = select(tenants.c.sandbox_exempt).where(_VERSIONED.row(tenant.name)).with_for_update()
         theirs = update(backends).where(backends.c.tenant == tenant.name)
         async with self._database.write(act) as connection:
-            differs = await connection.scalar(was_exempt) != tenant.sandbox_exempt
+            differs = (await connection.execute(was_exempt)).scalar() != tenant.sandbox_exempt
             await _VERSIONED.update(connection, [tenant.name], tenant.version, values_of(changed, tenants))
             if differs:
                 await connection.execute(theirs.values(version=backends.c.version + 1))

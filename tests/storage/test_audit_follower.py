@@ -8,6 +8,7 @@ import anyio
 import psycopg
 import pytest
 from sqlalchemy import text
+from sqlalchemy.util import greenlet_spawn
 
 from app.errors import StorageUnavailable
 from app.storage import audit_follower
@@ -155,7 +156,7 @@ async def test_who_writes_second_gets_the_larger_number_and_waits_only_from_row_
         await anyio.sleep(0.1)
         await look()
         assert heard.targets == ["quick"]
-        await slow.commit()
+        await greenlet_spawn(slow.sync.commit)
     await look()
     assert heard.targets == ["quick", "slow", "waits"]
 

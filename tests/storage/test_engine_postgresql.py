@@ -131,7 +131,7 @@ async def test_a_change_whose_commit_got_no_answer_may_have_been_carried_out(url
             pid = (await connection.exec_driver_sql("SELECT pg_backend_pid()")).scalar_one()
 
     await database.ping()
-    event.listen(database._engine.sync_engine, "commit", cut_off)
+    event.listen(database._engine, "commit", cut_off)
     with pytest.raises(StorageUnavailable, match="did not say whether") as caught:
         await change()
     assert "look at the object" in (caught.value.hint or "")

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, TenantGrant
 from app.errors import Conflict, NotFound
+from app.storage._connections import AsyncConnection
 from app.storage._rows import VersionedTable, object_of, require_room, values_of
 from app.storage._tables import issuer_tenants, issuers
 from app.storage.audit import Act

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.errors import BackendNotFound
+from app.storage._connections import AsyncConnection
 from app.storage._rows import matching
 from app.storage._tables import approvals, backends, catalog
 from app.storage.audit import Act

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain import BackendSpec, Toolset
 from app.domain.resources.toolsets import TOOLSETS
 from app.errors import BackendNotFound, Conflict, NotFound
+from app.storage._connections import AsyncConnection
 from app.storage._rows import object_of, require_room, values_of
 from app.storage._specs import SpecRepository
 from app.storage._tables import toolsets

@@ -74,7 +74,9 @@ def imported_by(words: str, environ: dict[str, str]) -> set[str]:
 
 
 def modules_in(printed: str) -> set[str]:
-    imported = {each.partition(".")[0] for each in printed.splitlines()}
+    """And the packages that they are in."""
+    modules = printed.splitlines()
+    imported = {*modules, *(each.partition(".")[0] for each in modules)}
     assert "argparse" in imported
     return imported
 
@@ -134,6 +136,7 @@ def test_a_node_imports_what_it_uses(tmp_path: Path) -> None:
         "fastapi_offline",
         "cryptography",
         "jwt",
+        "sqlalchemy.orm",
     }
     assert imported_by_node(tmp_path) & {*unused, "fastapi", "sqlalchemy"} == {"fastapi", "sqlalchemy"}
 
