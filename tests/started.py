@@ -4,11 +4,12 @@
 
 A tenth more of one kind than was kept fails the run and names the files that added them; `scripts/test --keep-started`
 keeps the new figures. Counted is what a process of pytest starts, not what a gateway in a process of its own does. What
-several tests share is counted with the file that asked for it first, so that a run with more workers starts more: only
-runs with as many are compared.
+several tests share is counted with the file that asked for it first, so that a run with more workers starts more, and
+with bubblewrap each sandbox is tried: only runs that have the same of both are compared.
 """
 
 import json
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
@@ -23,6 +24,7 @@ MORE, LEAST_MORE = 1.1, 3  # of which no run is sure to start exactly as many
 OPTIONS = ("long", "clients", "fuzz", "e2e", "newcomer", "quick", "backends", "chaos", "keyword", "markexpr", "maxfail")
 
 ByFile = dict[str, Counter[str]]
+Figures = dict[str, Any]  # workers, bubblewrap, files: as in started.json
 _running_file = ""  # of the test that runs in this process
 _started: ByFile = defaultdict(Counter)
 
@@ -70,14 +72,15 @@ class Started:
         if output is not None:
             output["started"] = json.dumps(_started)
         elif self.config.getoption("--keep-started"):
-            figures = {"workers": self.workers, "files": {file: _started[file] for file in sorted(_started)}}
-            KEPT.write_text(json.dumps(figures, indent=1) + "\n")
+            KEPT.write_text(json.dumps(self.figures(), indent=1) + "\n")
         elif self.is_whole_run() and KEPT.exists():
-            kept = json.loads(KEPT.read_text())
-            before = {file: Counter(counts) for file, counts in kept["files"].items()}
-            self.wrong = compared(before, _started) if kept["workers"] == self.workers else []
+            self.wrong = compared(json.loads(KEPT.read_text()), self.figures())
             if self.wrong and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def figures(self) -> Figures:
+        files = {file: _started[file] for file in sorted(_started)}
+        return {"workers": self.workers, "bubblewrap": shutil.which("bwrap") is not None, "files": files}
 
     def is_whole_run(self) -> bool:
         """Whether nothing was left out, and nothing added."""
@@ -98,13 +101,16 @@ def totals(files: ByFile) -> Counter[str]:
     return total
 
 
-def compared(kept: ByFile, now: ByFile) -> list[str]:
+def compared(kept: Figures, now: Figures) -> list[str]:
     """What is a tenth more than before, and through which files."""
-    before, after = totals(kept), totals(now)
+    if any(kept[name] != now[name] for name in ("workers", "bubblewrap")):
+        return []
+    files = {file: Counter(counts) for file, counts in kept["files"].items()}
+    before, after = totals(files), totals(now["files"])
     wrong = []
     for kind in KINDS:
         if after[kind] > max(before[kind] * MORE, before[kind] + LEAST_MORE):
-            more = {file: counts[kind] - kept.get(file, Counter())[kind] for file, counts in now.items()}
+            more = {file: counts[kind] - files.get(file, Counter())[kind] for file, counts in now["files"].items()}
             most = sorted((file for file in more if more[file] > 0), key=lambda file: -more[file])
             named = ", ".join(f"{file} (+{more[file]})" for file in most)
             wrong.append(f"{after[kind]} {kind} instead of {before[kind]}: {named}; `--keep-started` keeps that")

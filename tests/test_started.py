@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,19 @@ def test_what_a_test_starts_is_counted_with_its_file(request: pytest.FixtureRequ
     assert started._started[file]["other programs"] == before + 1
 
 
+def figures(workers: int = 4, bubblewrap: bool = False, **gateways: int) -> started.Figures:
+    files = {file: Counter(gateways=count) for file, count in gateways.items()}
+    return {"workers": workers, "bubblewrap": bubblewrap, "files": files}
+
+
 def test_a_tenth_more_is_told_with_the_files_that_added_it() -> None:
-    kept = {"a": Counter(gateways=30), "b": Counter(gateways=10)}
-    assert started.compared(kept, {"a": Counter(gateways=30), "b": Counter(gateways=14)}) == []
-    (wrong,) = started.compared(kept, {"a": Counter(gateways=28), "b": Counter(gateways=14), "c": Counter(gateways=3)})
+    kept = figures(a=30, b=10)
+    assert started.compared(kept, figures(a=30, b=14)) == []
+    (wrong,) = started.compared(kept, figures(a=28, b=14, c=3))
     assert wrong == "45 gateways instead of 40: b (+4), c (+3); `--keep-started` keeps that"
+
+
+@pytest.mark.parametrize("other", [{"workers": 3}, {"bubblewrap": True}])
+def test_runs_that_start_more_by_their_machine_are_not_compared(other: dict[str, Any]) -> None:
+    assert started.compared(figures(a=30), figures(a=60)) != []
+    assert started.compared(figures(a=30), figures(a=60, **other)) == []
