@@ -88,6 +88,7 @@ async def test_changes_of_one_table_that_fail_on_a_server_are_said_once_until_th
     postgres_database, caplog, monkeypatch
 ):
     monkeypatch.setattr(watch, "CALM_S", 2.0)
+    monkeypatch.setattr(engine, "WAIT_S", 1.0)  # the server also ends a transaction in which this process stands still
     caplog.set_level("INFO", "app.storage.database_watch")
     database = Database(postgres_database)
     watching = DatabaseWatch(database)
