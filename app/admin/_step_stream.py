@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
@@ -85,7 +85,8 @@ class StepStream(Response, Generic[A]):
     async def _work(self, check: Check[A], events: MemoryObjectSendStream[bytes]) -> None:
         def told(step: Begun | Step) -> None:
             kind, members = ("begun", asdict(step)) if isinstance(step, Begun) else ("taken", asdict(step))
-            events.send_nowait(_event(kind, json.dumps({"step": members.pop("name"), **members}).encode()))
+            with suppress(anyio.BrokenResourceError):  # the client has left, and the check is being cancelled
+                events.send_nowait(_event(kind, json.dumps({"step": members.pop("name"), **members}).encode()))
 
         with events:
             try:
