@@ -25,7 +25,8 @@ class Refused(Exception):
     """REST has refused. `problem`: its answer (RFC 9457), of which the words are kept."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
-        super().__init__(problem.get("detail") or problem.get("title") or f"HTTP {status}")
+        wrong = (f"{each['parameter']}: {each['detail']}" for each in problem.get("errors", ()) if "parameter" in each)
+        super().__init__("; ".join(wrong) or problem.get("detail") or problem.get("title") or f"HTTP {status}")
         self.status = status
         self.title = str(problem.get("title") or f"HTTP {status}")
         self.hint, self.request_id = problem.get("hint"), problem.get("request_id")
