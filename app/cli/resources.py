@@ -29,8 +29,15 @@ def list_objects(options: argparse.Namespace, action: str = "", **named: str) ->
     `named`: filters with options of their own."""
     resource: Resource = options.resource
     query = query_of(options) | named
+    path = path_of(options, action=action)
     with open_rest(options) as rest:
-        rows, page = rest.items(path_of(options, action=action), query=query, most=options.limit)
+        if action:  # answers all at once
+            page = rest.ask("GET", path, query=query)
+            found = page.pop("items")
+            rows = found[: options.limit]
+            page |= {"total": len(found), "next_cursor": len(rows) < len(found)}
+        else:
+            rows, page = rest.items(path, query=query, most=options.limit)
     if options.json:
         print_json(rows)
     elif rows:
@@ -247,6 +254,8 @@ def query_of(options: argparse.Namespace) -> dict[str, str]:
     found = members_of(options.members)
     if any(isinstance(value, dict) for value in found.values()):
         raise InvalidRequest("a filter is name=value, without dots")
+    if {"limit", "cursor"} & found.keys():
+        raise InvalidRequest("how many rows: --limit NUMBER; pages are followed until there are so many")
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 

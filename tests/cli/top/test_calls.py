@@ -6,6 +6,7 @@ import httpx2
 import pytest
 
 from app.cli.parser import parse
+from app.errors import InvalidRequest
 
 CALL = {
     "id": "1", "at": "2026-01-01T00:00:00Z", "tool": "echo\x1b[2J", "outcome": "ok", "duration_ms": 1.5, "backend": "b",
@@ -60,9 +61,19 @@ def test_sums(monkeypatch, capsys):
         "bytes_in": 1,
         "bytes_out": 2,
     }
-    (asked,) = run(monkeypatch, "--by", "tool", "--json", pages=[[group]])
+    (asked,) = run(monkeypatch, "--by", "tool", "--json", "--limit", "1", pages=[[group, group]])
     assert "calls:grouped" in asked
-    assert json.loads(capsys.readouterr().out) == [group]
+    assert "limit" not in asked
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == [group]
+    assert "these are the first 1 of 2; use --limit for more" in shown.err
+
+
+@pytest.mark.parametrize("word", ["limit=3", "cursor=abc"])
+def test_how_many_is_no_filter(word):
+    options = parse(["calls", word])
+    with pytest.raises(InvalidRequest, match="--limit NUMBER"):
+        options.run(options)
 
 
 def test_that_there_are_more_is_said(monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """…/calls, of one tenant or of all: the last calls on all nodes, and their sums by group."""
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
@@ -49,8 +49,7 @@ class CallGroupsAnswer(BaseModel):
     silent_nodes: list[str] = Field(description=SILENT)
 
 
-async def _window(  # noqa: PLR0913 - each is a parameter of the query
-    asked: AskedPage,
+async def _matching(  # noqa: PLR0913 - each is a parameter of the query
     backend: OfBackend = None,
     method: Words = None,
     tool: Words = None,
@@ -65,9 +64,7 @@ async def _window(  # noqa: PLR0913 - each is a parameter of the query
 ) -> CallWindow:
     return CallWindow(
         "at",
-        asked.after,
-        asked.fetch,
-        backend or "",
+        backend=backend or "",
         method=method or "",
         tool=tool or "",
         outcome=outcome or "",
@@ -81,7 +78,7 @@ async def _window(  # noqa: PLR0913 - each is a parameter of the query
     )
 
 
-AskedCalls = Annotated[CallWindow, Depends(_window)]
+MatchingCalls = Annotated[CallWindow, Depends(_matching)]
 
 
 _CallAnswer: Any = answer_of(
@@ -90,18 +87,21 @@ _CallAnswer: Any = answer_of(
 
 
 @router.get("/calls", response_model=RunningPage[_CallAnswer])
-async def list_calls(access: MayReadOfAll, asked: AskedPage, window: AskedCalls) -> RunningPage[Any]:
+async def list_calls(access: MayReadOfAll, asked: AskedPage, matching: MatchingCalls) -> RunningPage[Any]:
     """The last calls of a tenant on all nodes, the newest first; for platform administrators also of all tenants:
     `/tenants/-/calls`, of each node the last 10,000. Each node keeps up to CALLS_PER_TENANT; with CALLS_KEPT_DAYS they
     are in the database too, of which `total` counts 10,000 at most."""
+    window = replace(matching, after=asked.after, limit=asked.fetch)
     found = await find_calls(access.admin.node, access.admin.archive, access.reach, window)
     return WindowQuery(asked, window).page(found, _CallAnswer.of)
 
 
 @router.get("/calls:grouped")
 async def group_calls(
-    access: MayReadOfAll, window: AskedCalls, by: Annotated[GroupBy, Query(description="What they have in common.")]
+    access: MayReadOfAll,
+    matching: MatchingCalls,
+    by: Annotated[GroupBy, Query(description="What they have in common.")],
 ) -> CallGroupsAnswer:
     """The sums of those calls by what they have in common: how many, how many failed, how long they took."""
-    found = await grouped(access.admin.node, access.admin.archive, access.reach, window, by)
+    found = await grouped(access.admin.node, access.admin.archive, access.reach, matching, by)
     return CallGroupsAnswer(items=[CallGroupAnswer.of(each) for each in found.rows], silent_nodes=list(found.silent))
