@@ -9,7 +9,6 @@ from itertools import zip_longest
 
 from app.backends import _plan as plan
 from app.backends.inventory import BackendStock, Inventory, Lease
-from app.domain import Limits
 from app.errors import FIXED, BackendBusy, GatewayError, LimitReached
 from app.limits.tenant_budgets import TenantBudgets
 from app.telemetry.metrics import Metrics
@@ -22,7 +21,6 @@ class Waiter:
 
     tenant: str
     stock: BackendStock
-    limits: Limits
     since: float
     until: float
     lease: asyncio.Future[Lease]
@@ -170,8 +168,8 @@ class PoolLimits:
         return BackendBusy(f"{waited}: {cause}").at(reached).again_after(again_after_s)
 
     def _reached_by(self, waiter: Waiter) -> LimitReached | None:
-        tenant, spec, most = waiter.tenant, waiter.stock.spec, waiter.limits.processes
-        used = self._inventory.used_of(tenant)
+        tenant, spec = waiter.tenant, waiter.stock.spec
+        most, used = self._budgets.processes_of(tenant), self._inventory.used_of(tenant)
         if most is not None and used >= most:
             return LimitReached.of_tenant("processes", tenant, most, used)
         if waiter.stock.alive >= spec.max_processes:
@@ -191,7 +189,6 @@ class PoolLimits:
         stopping = [holding for process, holding in held if process.is_stopping()]
         of_tenants = Counter(each.stock.spec.tenant for each in stopping if each.lease is not None)
         of_backends = Counter(each.stock.spec.key for each in stopping)
-        allowed = {each.tenant: each.limits.processes for each in waiting}
         most = self._most()
         keys = self._concerned(waiting, most)
         backends = {key: inventory.stocks[key].numbers(now, of_backends[key]) for key in keys}
@@ -207,17 +204,15 @@ class PoolLimits:
                 is_busy=is_refilled and self._is_busy(),
                 is_short=most < self.options.max_processes,
             ),
-            tenants={
-                tenant: self._numbers(tenant, allowed.get(tenant), of_tenants[tenant], now)
-                for tenant in {key[0] for key in keys}
-            },
+            tenants={tenant: self._numbers(tenant, of_tenants[tenant], now) for tenant in {key[0] for key in keys}},
             backends=backends,
             waiting=[each.stock.spec.key for each in waiting],
         )
 
-    def _numbers(self, tenant: str, limit: int | None, stopping: int, now: float) -> plan.TenantNumbers:
+    def _numbers(self, tenant: str, stopping: int, now: float) -> plan.TenantNumbers:
         starts_left, next_in_s = self._budgets.allowance(tenant)
-        return plan.TenantNumbers(limit, self._inventory.used_of(tenant), stopping, starts_left, now + next_in_s)
+        most, used = self._budgets.processes_of(tenant), self._inventory.used_of(tenant)
+        return plan.TenantNumbers(most, used, stopping, starts_left, now + next_in_s)
 
     def _most(self) -> int:
         """How many processes the node may have now."""

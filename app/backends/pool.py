@@ -137,7 +137,7 @@ class ProcessPool:
         self._misses.inc()
         free: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         now = self._clock()
-        waiter = Waiter(spec.tenant, stock, limits, now, now + patience_s, free, identity)
+        waiter = Waiter(spec.tenant, stock, now, now + patience_s, free, identity)
         if self._waits is None:
             return await self._wait(waiter)
         with self._waits(spec) as got:

@@ -1,4 +1,4 @@
-"""TenantBudgets: how many processes a tenant may still start: by the rate of its starts, and by its memory.
+"""TenantBudgets: what a tenant's processes may be: how many at once, and how many more, by their rate and their memory.
 
 The rate is one for all nodes (`cluster.cluster_rates`), and so is the memory: that of this node and the last known of
 the others (`cluster.cluster_use`).
@@ -135,6 +135,11 @@ class TenantBudgets:
         self.changed.tell()
         self.memory_changed.tell()
 
+    def processes_of(self, tenant: str) -> int | None:
+        """How many it may use, on all nodes together."""
+        known = self._tenants.get(tenant)
+        return None if known is None else known.limits.processes
+
     def limits_may_have_changed(self, tenant: str | None = None) -> None:
         """Looks them up again, of one tenant or of all; until then they are as they were."""
         if self._limits_of is not None:
@@ -185,9 +190,11 @@ class TenantBudgets:
             self._unknown.add(tenant)
             self._asked.set()
             return NOTHING_YET
+        now = self._clock()
+        known.asked(now)
         if self.is_over_memory(tenant):
             return NOTHING_YET
-        allowed = known.by_rate(self._clock())
+        allowed = known.by_rate(now)
         if allowed.starts == 0 and known.held_back():
             self._held_back.inc()
         return allowed

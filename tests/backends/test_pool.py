@@ -170,6 +170,25 @@ async def test_a_tenant_keeps_its_limit_over_all_its_backends(make_pool):
     assert len(done) == 1
 
 
+async def test_a_limit_that_is_changed_concerns_those_who_wait_already(make_pool):
+    """Before, the pool learned it only from the tenant's next caller."""
+    pool, done = await make_pool(), Done()
+    leases = await lease_all(pool, [spec_of("echo")] * 2, Limits(processes=2))
+    async with anyio.create_task_group() as tasks:
+        for name in ("third", "fourth"):
+            await start_waiting(tasks, pool, spec_of("echo"), done, name, Limits(processes=2))
+        pool._budgets.know("acme", Limits(processes=3))
+        await done.have_been(1)
+        pool._budgets.know("acme", Limits(processes=1))
+        for lease in leases:
+            lease.release("over")
+            await lease.connection.wait_gone()
+        await anyio.wait_all_tasks_blocked()
+        assert (total(pool, "waiting"), total(pool, "starting")) == (1, 0)
+        pool._budgets.know("acme", Limits(processes=2))
+    assert [name for name, _ in done] == ["third", "fourth"]
+
+
 async def test_processes_of_the_tenant_on_other_nodes_count(make_pool):
     pool, done = await make_pool(), Done()
     pool.note_remote_use({"acme": 1})

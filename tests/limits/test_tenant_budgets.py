@@ -135,6 +135,10 @@ def test_a_tenant_of_which_nothing_is_counted_is_forgotten(rig):
     rig.budgets.prune(rig.now)
     assert [name for name, _ in rig.budgets.buckets()] == ["acme/spawns"]
     rig.now += 61
+    rig.budgets.allowance("acme")  # somebody waits, for longer than a minute
+    rig.budgets.prune(rig.now)
+    assert rig.budgets.processes_of("acme") == TEN.processes
+    rig.now += 61
     rig.budgets.prune(rig.now)
     assert list(rig.budgets.buckets()) == []
     rig.budgets.know("acme", TEN)

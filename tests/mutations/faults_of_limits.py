@@ -325,9 +325,16 @@ FAULTS_OF_LIMITS = (
     Fault(
         "warm processes are started before it is known whether the tenant may",
         "app/limits/tenant_budgets.py",
-        "            return NOTHING_YET\n        if self.is_over",
-        "            return Allowance()\n        if self.is_over",
+        "            return NOTHING_YET\n        now = ",
+        "            return Allowance()\n        now = ",
         BUDGETS,
+    ),
+    Fault(
+        "who waits for a process waits for the tenant's next caller when its limit is changed",
+        "app/limits/tenant_budgets.py",
+        "        known.configure(limits, now)\n        self.changed.tell()\n",
+        "        known.configure(limits, now)\n",
+        POOL,
     ),
     Fault(
         "each node has a rate of starts of its own",
