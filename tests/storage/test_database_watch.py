@@ -22,8 +22,9 @@ from app.storage.tenants import TenantRepository
 def quick(monkeypatch):
     monkeypatch.setattr(watch, "WATCH_EVERY_S", 0.01)
     monkeypatch.setattr(watch, "LATE_S", 60.0)  # an answer that takes long is none, but not here
-    monkeypatch.setattr(engine, "WAIT_S", 0.2)
-    monkeypatch.setattr(engine, "TRY_S", 0.2)
+    # Changes wait behind a trial as well, and the server ends a transaction in which this process stands still.
+    monkeypatch.setattr(engine, "WAIT_S", 1.0)
+    monkeypatch.setattr(engine, "TRY_S", 0.1)
 
 
 @pytest.fixture
@@ -88,7 +89,6 @@ async def test_changes_of_one_table_that_fail_on_a_server_are_said_once_until_th
     postgres_database, caplog, monkeypatch
 ):
     monkeypatch.setattr(watch, "CALM_S", 2.0)
-    monkeypatch.setattr(engine, "WAIT_S", 1.0)  # the server also ends a transaction in which this process stands still
     caplog.set_level("INFO", "app.storage.database_watch")
     database = Database(postgres_database)
     watching = DatabaseWatch(database)
