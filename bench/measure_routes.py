@@ -36,7 +36,8 @@ from app.cluster.routing.records import principal_count_name
 from app.cluster.routing.redis_store import RedisStore
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_limits import TenantGates
-from app.sessions.routes import NodeRecord, Quota, Route, session_key
+from app.sessions.routes import NodeRecord, Quota, Route
+from app.sessions.session_ids import session_key
 from app.sessions.streams.journal_store import JournalWrite
 from app.telemetry.metrics import Metrics
 from tests.redis_servers import RedisServer

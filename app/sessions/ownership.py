@@ -10,8 +10,9 @@ from anyio.abc import TaskGroup
 from app.concurrency.single_flight import SingleFlight
 from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
-from app.sessions.routes import CALLER, Quota, Route, RouteStore, caller_key, session_key
+from app.sessions.routes import CALLER, Quota, Route, RouteStore, caller_key
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 
 MAX_RELEASES = 10_000  # pending, while the store does not answer; routes that are not released expire
 RELEASE_AGAIN_S = 1.0

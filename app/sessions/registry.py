@@ -34,8 +34,8 @@ from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.parking import Parking
 from app.sessions.reclaiming import RELEASED_WITHIN_S, Reclaiming
-from app.sessions.routes import new_session_id, session_key
 from app.sessions.session import Session, SessionState, Surroundings
+from app.sessions.session_ids import new_session_id, session_key
 from app.sessions.streams.journal import NotDurable
 from app.sessions.sweeping import Sweeping
 from app.telemetry.logs import Thinned

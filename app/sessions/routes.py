@@ -1,4 +1,4 @@
-"""Route: which node owns a session. RouteStore: where all nodes look it up. Values, ids and interfaces only.
+"""Route: which node owns a session. RouteStore: where all nodes look it up. Values and interfaces only.
 
 A route is valid while its owner has a lease: one per node, not one per session, so that keeping ten thousand sessions
 costs one command a second. A route grants no permission: its owner checks each request again.
@@ -14,8 +14,6 @@ from typing import Protocol, Self
 LEASE_S = 5.0  # after so long without a heartbeat other nodes may take over a node's sessions
 BEAT_S = 1.0  # between two heartbeats
 NODE_ID_BYTES = 8  # random ones: after a restart a node is another node, even with the same name
-NODE_TAG_CHARACTERS = 8  # of a node's id, in hex, at the start of the session ids that the node makes
-SESSION_ID_BYTES = 24  # random ones
 ENDED = "ended"  # the `transport` of what remains of a session that was taken over and then ended
 UNPROVEN = "?"  # the answer to a probe of a node with another SECRET_KEY, which does not say which node it is
 CALLER = "caller"  # the `transport` of a route for all pooled sessions of a 2026-07-28 caller; it counts as no session
@@ -135,16 +133,6 @@ def is_there(answer: str | None, node: str) -> bool:
     return answer in (node, UNPROVEN)
 
 
-def new_session_id(node: str) -> str:
-    """Nobody can guess it, and it names the node that made it: the session is found by it even if its route is lost."""
-    return f"{tag_of(node)}.{secrets.token_urlsafe(SESSION_ID_BYTES)}"
-
-
-def session_key(session_id: str) -> str:
-    """The route key for a session."""
-    return hashlib.sha256(b"session\0" + session_id.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-
-
 def caller_key(identity: Identity, tenant: str, backend: str) -> str:
     """The route key for all pooled sessions of one 2026-07-28 caller with a backend."""
     text = "\0".join(["caller", *identity, tenant, backend])
@@ -155,16 +143,3 @@ def new_node_id(name: str | None) -> str:
     """A new id for a node with this name, for as long as it runs."""
     run = secrets.token_hex(NODE_ID_BYTES)
     return f"{name}-{run}" if name else run
-
-
-def tag_of(node: str) -> str:
-    """The first part of the session ids that this node makes: `name.run`, or `run` for a node without a name. A load
-    balancer can route by the name, which ends at the first dot."""
-    name, dash, run = node.rpartition("-")
-    return f"{name}.{run[:NODE_TAG_CHARACTERS]}" if dash else run[:NODE_TAG_CHARACTERS]
-
-
-def maker_of(session_id: str) -> str | None:
-    """The tag of the node that made this session id, if it has one."""
-    tag, dot, _ = session_id.rpartition(".")
-    return tag if dot and len(tag.rpartition(".")[2]) == NODE_TAG_CHARACTERS else None

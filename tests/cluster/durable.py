@@ -24,8 +24,9 @@ from app.protocol.handshake_record import HandshakeRecord
 from app.protocol.jsonrpc import parse_client
 from app.sessions.loop_pause import StandstillDetector
 from app.sessions.parking import Parking
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session, Surroundings
+from app.sessions.session_ids import session_key
 from app.sessions.streams.journal_store import Journaled, JournalStore, JournalWrite, Outcome
 from app.sessions.streams.resumption import Reader
 from app.sessions.streams.streams import Reply

@@ -19,8 +19,9 @@ from app.sessions.loop_pause import StandstillDetector, StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
-from app.sessions.routes import Quota, Route, session_key
+from app.sessions.routes import Quota, Route
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 from app.sessions.sweeping import sweep_for_ever
 from app.telemetry.metrics import Metrics
 from tests.cluster.durable import HELLO, SEALER, FakeConnections, FlakyStore, message, request

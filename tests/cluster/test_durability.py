@@ -12,8 +12,8 @@ import pytest
 from app.cluster.durability import DURABLE, LEAP, is_durable
 from app.domain import BackendSpec, Limits, Selection
 from app.errors import BackendExited, QuotaExceeded, RoutesUnavailable
-from app.sessions.routes import session_key
 from app.sessions.session import Session, SessionState
+from app.sessions.session_ids import session_key
 from app.sessions.streams.journal import NotDurable
 from app.sessions.streams.resumption import Reader
 from tests.cluster.durable import ALICE, SPEC, FlakyStore, Node, message, nodes, place_of, request, stream_call, take

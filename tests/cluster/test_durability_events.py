@@ -22,8 +22,8 @@ from app.cluster.journal_writer import JournalWriter
 from app.errors import RoutesUnavailable
 from app.protocol.commands import Failed
 from app.protocol.event_ids import EventId
-from app.sessions.routes import session_key
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 from app.sessions.streams import _replay as replay
 from app.sessions.streams import journal, streams
 from app.sessions.streams.entry import FAILED_SIZE, Entry, Item, bytes_of

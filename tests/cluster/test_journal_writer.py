@@ -15,7 +15,7 @@ from app.cluster.journal_writer import JournalWriter
 from app.domain import Limits
 from app.errors import RoutesUnavailable
 from app.protocol import _notification_rate as notification_rate
-from app.sessions.routes import session_key
+from app.sessions.session_ids import session_key
 from app.sessions.streams._replay import MAX_AGE_S, MAX_EVENTS
 from app.sessions.streams.journal import SLACK_ENTRIES, WRITE_BYTES, NotDurable
 from app.sessions.streams.journal_store import REPLACES

@@ -9,8 +9,9 @@ import pytest
 from app.domain import Principal
 from app.errors import QuotaExceeded, RoutesUnavailable, SessionNotFound, StorageUnavailable
 from app.sessions import ownership
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session, SessionState
+from app.sessions.session_ids import session_key
 from app.sessions.sessionless.pooled_sessions import Caller
 from tests.cluster.rig import HERE, THERE, Cluster
 from tests.sessions.fakes import FakeStore

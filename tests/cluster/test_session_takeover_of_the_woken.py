@@ -25,8 +25,8 @@ from app.sessions.loop_pause import StandstillGuard
 from app.sessions.open_sessions import OpenSessions
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
-from app.sessions.routes import session_key
 from app.sessions.session import Session, SessionState
+from app.sessions.session_ids import session_key
 from app.sessions.sessionless.pooled_sessions import Caller
 from app.sessions.sweeping import sweep_for_ever
 from app.telemetry.metrics import Metrics

@@ -11,7 +11,8 @@ import pytest
 
 from app.errors import SettingsError
 from app.http import health
-from app.sessions.routes import new_node_id, tag_of
+from app.sessions.routes import new_node_id
+from app.sessions.session_ids import tag_of
 from app.settings.settings import Settings
 from tests.deploy.kustomize import Document, build, load, one
 from tests.deploy.test_deploy import DOCKERFILE, exposed, is_setting

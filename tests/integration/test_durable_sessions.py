@@ -28,8 +28,9 @@ from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.protocol.event_ids import EventId, parse_event_id
 from app.protocol.jsonrpc import parse_client
 from app.sessions.loop_pause import StandstillDetector
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session, Surroundings
+from app.sessions.session_ids import session_key
 from app.sessions.streams.streams import Reply
 from app.telemetry.metrics import Metrics
 from tests.cluster.durable import ALICE, SEALER

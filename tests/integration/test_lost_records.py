@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import redis
 
-from app.sessions.routes import session_key
+from app.sessions.session_ids import session_key
 from tests.integration.gateway import ROOT, Endpoint, Gateway, for_backends
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.watched import WARM, Watch, watched

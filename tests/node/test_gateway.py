@@ -23,8 +23,9 @@ from app.node.parts.membership import Membership, join
 from app.protocol.jsonrpc import Request, parse_client
 from app.sessions.loop_pause import GAP_S, StandstillDetector
 from app.sessions.registry import SessionRegistry
-from app.sessions.routes import NodeRecord, session_key
+from app.sessions.routes import NodeRecord
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 from app.settings.settings import Settings
 from app.storage import database_watch as watch
 from app.storage.backends import BackendRepository

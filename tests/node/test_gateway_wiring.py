@@ -25,8 +25,9 @@ from app.jail.sandbox.tiers import Tier
 from app.limits.loop_shares import LoopShares
 from app.node.gateway import Gateway, open_gateway
 from app.node.parts import credentials as module
-from app.sessions.routes import Quota, Route, caller_key, session_key
+from app.sessions.routes import Quota, Route, caller_key
 from app.sessions.session import Session, SessionState
+from app.sessions.session_ids import session_key
 from app.sessions.sessionless.pooled_sessions import Caller
 from app.settings.settings import Settings
 from app.storage.audit import Act

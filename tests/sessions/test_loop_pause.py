@@ -13,8 +13,9 @@ from app.domain import Principal
 from app.errors import OwnershipUnknown, RoutesUnavailable
 from app.sessions.loop_pause import GAP_S, PROOFS, StandstillDetector, since_boot
 from app.sessions.registry import SessionRegistry
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session, SessionState
+from app.sessions.session_ids import session_key
 from app.sessions.streams.streams import Reply
 from tests.sessions.fakes import FakeConnection, FakePool
 from tests.sessions.test_session import ask, message

@@ -10,7 +10,8 @@ from app.domain import Limits, Principal
 from app.errors import QuotaExceeded, RoutesUnavailable
 from app.sessions import ownership
 from app.sessions.ownership import Ownership
-from app.sessions.routes import Route, caller_key, session_key
+from app.sessions.routes import Route, caller_key
+from app.sessions.session_ids import session_key
 from tests.cluster.routing.rig import open_store, record
 from tests.sessions.fakes import HeldStore
 

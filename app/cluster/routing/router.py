@@ -7,7 +7,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from app.errors import RoutesSettling, SessionNotFound
-from app.sessions.routes import Found, NodeRecord, Route, RouteStore, is_there, maker_of, tag_of
+from app.sessions.routes import Found, NodeRecord, Route, RouteStore, is_there
+from app.sessions.session_ids import maker_of, tag_of
 
 REMEMBER_S = 2.0  # how long a route is cached; if it is outdated, the node it names refuses the request
 MAX_REMEMBERED = 50_000

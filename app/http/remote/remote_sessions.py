@@ -17,8 +17,9 @@ from app.http.transports.request import McpRequest, unless_gone
 from app.limits.caller_rates import RateLimiter
 from app.sessions.ownership import Ownership
 from app.sessions.registry import SessionRegistry
-from app.sessions.routes import Route, session_key
+from app.sessions.routes import Route
 from app.sessions.session import Session
+from app.sessions.session_ids import session_key
 from app.sessions.sessionless.pooled_sessions import Caller
 
 PATIENCE_S = 7.0  # a dead node is known to be dead after 5.5 s: its lease, and a probe

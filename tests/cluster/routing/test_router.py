@@ -8,7 +8,8 @@ from app.cluster.routing import router
 from app.cluster.routing.memory_store import MemoryStore
 from app.cluster.routing.router import Free, Router, There
 from app.errors import RoutesUnavailable, SessionNotFound
-from app.sessions.routes import Found, NodeRecord, new_node_id, tag_of
+from app.sessions.routes import Found, NodeRecord, new_node_id
+from app.sessions.session_ids import tag_of
 from tests.cluster.routing.rig import record, route
 
 A, B, C, D = "a" * 16, "b" * 16, "c" * 16, "d" * 16

@@ -29,8 +29,9 @@ from app.http.remote.remote_sessions import Attempt, RemoteSessions
 from app.http.transports.request import ClientGone, McpRequest
 from app.limits.caller_rates import RateLimiter
 from app.sessions.directory import BackendDirectory
-from app.sessions.routes import NodeRecord, session_key
+from app.sessions.routes import NodeRecord
 from app.sessions.session import Session, SessionState
+from app.sessions.session_ids import session_key
 from app.telemetry.metrics import Metrics
 from tests.cluster.rig import HERE, THERE, Cluster, running_cluster
 from tests.cluster.routing.rig import record

@@ -1,4 +1,5 @@
-from app.sessions.routes import maker_of, new_node_id, new_session_id, tag_of
+from app.sessions.routes import new_node_id
+from app.sessions.session_ids import maker_of, new_session_id, tag_of
 
 
 def test_an_id_says_which_node_made_it():
