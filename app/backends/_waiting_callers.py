@@ -16,15 +16,32 @@ from app.telemetry.metrics import Metrics
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A caller who waits for a process of one backend, until then; setting `lease` ends the wait. `identity`: of the
-    principal."""
+    """A caller who waits for a process of one backend, until then; setting `lease` ends the wait, with a
+    TimeoutError when it has been long enough. `identity`: of the principal."""
 
     tenant: str
     stock: BackendStock
     since: float
-    until: float
     lease: asyncio.Future[Lease]
     identity: tuple[str, ...] | None = None
+    until: float = -math.inf
+    _timer: asyncio.TimerHandle | None = None
+
+    def wait(self, seconds: float, now: float) -> None:
+        """It waits for so long from now, or for longer. To be followed by `waited`."""
+        if now + seconds > self.until:
+            self.waited()
+            self.until = now + seconds
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
+
+    def waited(self) -> None:
+        """The wait is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _give_up(self) -> None:
+        if not self.lease.done():
+            self.lease.set_exception(TimeoutError())
 
     @property
     def keeper(self) -> tuple[str, ...] | None:
@@ -47,6 +64,10 @@ class WaitingCallers:
     def __iter__(self) -> Iterator[Waiter]:
         rounds = zip_longest(*self._queues.values())
         return (waiter for each in rounds for waiter in each if waiter is not None)
+
+    def of(self, key: plan.Key) -> list[Waiter]:
+        """Who waits for a process of this backend."""
+        return [waiter for waiter in self if waiter.stock.spec.key == key]
 
     def append(self, waiter: Waiter) -> None:
         self._queues.setdefault(waiter.tenant, deque()).append(waiter)
@@ -142,19 +163,20 @@ class PoolLimits:
             if held_back is not None and held_back[0].used is None:  # memory may come free at any time
                 raise self._held_back(tenant, f"no process can be started within {patience_s:g} s", *held_back)
 
-    def waited_too_long(self, waiter: Waiter) -> BackendBusy:
-        """The error for a caller whose wait timed out; names the limit that was the cause."""
+    def waited_too_long(self, stock: BackendStock) -> BackendBusy:
+        """The error for a caller of the backend whose wait timed out; names the limit that was the cause."""
         waited = f"no process came free within {self.options.deadline_s:g} s"
-        reached, held_back = self._reached_by(waiter), self._budgets.reached(waiter.tenant)
+        spec = stock.spec
+        reached, held_back = self._reached_by(stock), self._budgets.reached(spec.tenant)
         if reached is None and held_back is not None:
-            return self._held_back(waiter.tenant, waited, *held_back)
+            return self._held_back(spec.tenant, waited, *held_back)
         reached = reached or self._reached_on_node()
         if reached is None and self._inventory.alive >= self._most():
             return BackendBusy(f"{waited}: this node has few file descriptors left")
         if reached is None:
             return BackendBusy(f"{waited}: processes take long to start, or many are being started")
         self._rate_limited.labels(reached.name).inc()
-        whose = {"tenant": f"the tenant {waiter.tenant}", "backend": f"the backend {waiter.stock.spec.name}"}
+        whose = {"tenant": f"the tenant {spec.tenant}", "backend": f"the backend {spec.name}"}
         has = f"{whose.get(reached.of, 'this node')} has {reached.used:g} processes"
         return BackendBusy(f"{waited}: {has}; its limit is {reached.allowed:g}").at(reached)
 
@@ -167,13 +189,13 @@ class PoolLimits:
             cause += f"; its limit is {reached.allowed:g}"
         return BackendBusy(f"{waited}: {cause}").at(reached).again_after(again_after_s)
 
-    def _reached_by(self, waiter: Waiter) -> LimitReached | None:
-        tenant, spec = waiter.tenant, waiter.stock.spec
-        most, used = self._budgets.processes_of(tenant), self._inventory.used_of(tenant)
+    def _reached_by(self, stock: BackendStock) -> LimitReached | None:
+        spec = stock.spec
+        most, used = self._budgets.processes_of(spec.tenant), self._inventory.used_of(spec.tenant)
         if most is not None and used >= most:
-            return LimitReached.of_tenant("processes", tenant, most, used)
-        if waiter.stock.alive >= spec.max_processes:
-            return LimitReached.of_backend("max_processes", spec.key, spec.max_processes, waiter.stock.alive)
+            return LimitReached.of_tenant("processes", spec.tenant, most, used)
+        if stock.alive >= spec.max_processes:
+            return LimitReached.of_backend("max_processes", spec.key, spec.max_processes, stock.alive)
         return None
 
     def _reached_on_node(self) -> LimitReached | None:

@@ -9,7 +9,7 @@ from typing import Any
 from app.backends import _plan as plan
 from app.backends._breaker import Breaker
 from app.backends._warm_estimate import WarmEstimate
-from app.domain import BackendSpec, Limits
+from app.domain import BackendSpec
 from app.processes.process import BackendProcess
 
 
@@ -289,9 +289,9 @@ class Inventory:
         """Processes of the tenant on all nodes, without the warm ones."""
         return self.used[tenant] + self.remote_use.get(tenant, 0)
 
-    def has_room_for(self, tenant: str, limits: Limits) -> bool:
-        """Whether the tenant may use one more process."""
-        return limits.processes is None or self.used_of(tenant) < limits.processes
+    def has_room_for(self, tenant: str, most: int | None) -> bool:
+        """Whether the tenant may use one more process, if it may use so many."""
+        return most is None or self.used_of(tenant) < most
 
     def settle(self, stock: BackendStock) -> None:
         """Notes whether the stock needs attention, so that a plan looks at few backends."""

@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Self
 
-import anyio
-
 from app.backends import _plan as plan
 from app.backends._breaker import Breaker
 from app.backends._early_deaths import EarlyDeaths
@@ -25,7 +23,7 @@ from app.backends._warm_pool import PlanTimer, Prepare, WarmPool, WarmSizing
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot, BackendStock, Inventory, Lease
 from app.domain import BackendSpec, Limits
-from app.errors import BackendNotFound, ShuttingDown
+from app.errors import BackendBusy, BackendNotFound, GatewayError, ShuttingDown
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
@@ -36,6 +34,7 @@ __all__ = ["Lease", "PoolOptions", "ProcessPool"]
 Waits = Callable[[BackendSpec], AbstractContextManager[Callable[[BackendProcess], None]]]
 
 NO_LIMIT = 1 << 30
+KEPT_S = 1.0  # for how long the place of a shared process is kept when nobody waits for it any more
 _NEVER_S = 3600.0  # longer than any caller waits
 
 logger = logging.getLogger(__name__)
@@ -123,12 +122,11 @@ class ProcessPool:
             raise ShuttingDown
         self._budgets.know(spec.tenant, limits)
         stock = self._known(spec)
-        if stock.has_warm(stock.keeper(identity)) and self._inventory.has_room_for(spec.tenant, limits):
+        if stock.has_warm(stock.keeper(identity)) and self._inventory.has_room_for(spec.tenant, limits.processes):
             self._hits.inc()
             self._wait_seconds.observe(0.0)
             return self._hand_out(stock, stock.keeper(identity), self._clock(), was_warm=True)
-        preparing_s = spec.timeouts.initialize_s if spec.isolation == "shared" else 0.0
-        patience_s = self._limits.options.deadline_s + preparing_s
+        patience_s = self._limits.options.deadline_s
         if stock.breaker.limits_starts:
             self._deaths.refuse_one_more(stock, patience_s)
         self._limits.refuse_one_more(len(self._waiting))
@@ -136,8 +134,8 @@ class ProcessPool:
             self._limits.refuse_for_rate(spec.tenant, patience_s)
         self._misses.inc()
         free: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        now = self._clock()
-        waiter = Waiter(spec.tenant, stock, now, now + patience_s, free, identity)
+        waiter = Waiter(spec.tenant, stock, self._clock(), free, identity)
+        waiter.wait(patience_s + (KEPT_S if spec.isolation == "shared" else 0.0), waiter.since)
         if self._waits is None:
             return await self._wait(waiter)
         with self._waits(spec) as got:
@@ -150,16 +148,49 @@ class ProcessPool:
         self._waiting.append(waiter)
         self._planning.soon()
         try:
-            with anyio.fail_after(waiter.until - waiter.since):
-                return await waiter.lease
+            return await waiter.lease
         except BaseException as error:
             self._waiting.leave(waiter)
             self._planning.soon()
-            if isinstance(error, TimeoutError):
-                raise self._deaths.held_back(waiter.stock) or self._limits.waited_too_long(waiter) from None
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+            if waiter.stock.spec.isolation == "shared":  # those who waited for it have each heard why
+                raise BackendBusy("no process came free in time") from None
+            raise self._in_vain(waiter.stock) from None
         finally:
+            waiter.waited()
             self._wait_seconds.observe(self._clock() - waiter.since)
+
+    def joined(self, key: plan.Key) -> float:
+        """One more caller waits for the process of a shared backend that is leased for all of them: its place in the
+        queue is kept. Returns for how long he may wait, and call `require_start` then."""
+        wait_s = self._limits.options.deadline_s
+        for waiter in self._waiting.of(key):
+            waiter.wait(wait_s + KEPT_S, self._clock())
+        return wait_s
+
+    def require_start(self, key: plan.Key) -> None:
+        """For such a caller whose wait is over: he stays if the process is being started.
+
+        Raises:
+            BackendUnavailable: the backend keeps dying at its start.
+            BackendBusy: no process came free.
+        """
+        for waiter in self._waiting.of(key):
+            most = self._budgets.processes_of(waiter.tenant)
+            if not waiter.stock.starting or not self._inventory.has_room_for(waiter.tenant, most):
+                raise self._in_vain(waiter.stock)
+        self._stay_until_initialized(key)
+
+    def _stay_until_initialized(self, key: plan.Key) -> None:
+        """Before it is theirs, a shared process that is being started has to answer `initialize`."""
+        for waiter in self._waiting.of(key):
+            if waiter.stock.spec.isolation == "shared":
+                initialize_s = waiter.stock.spec.timeouts.initialize_s
+                waiter.wait(self._limits.options.deadline_s + initialize_s, self._clock())
+
+    def _in_vain(self, stock: BackendStock) -> GatewayError:
+        return self._deaths.held_back(stock) or self._limits.waited_too_long(stock)
 
     def _hand_out(
         self, stock: BackendStock, keeper: tuple[str, ...] | None, asked_at: float, *, was_warm: bool = False
@@ -266,6 +297,7 @@ class ProcessPool:
                     self._budgets.started(key[0])
                     keepers = [each.keeper for each in waiters if each.stock is stocks[key]]
                     self._warm.start_soon(stocks[key], stocks[key].next_keeper(keepers), is_refill=is_refill)
+                    self._stay_until_initialized(key)
                 case plan.Stop(key):
                     stock = stocks[key]
                     self._warm.stop_one(stock)

@@ -499,8 +499,8 @@ FAULTS = (
     Fault(
         "who has waited for a backend that keeps dying is told that it is busy",
         "app/backends/pool.py",
-        "raise self._deaths.held_back(waiter.stock) or self._limits",
-        "raise self._limits",
+        "return self._deaths.held_back(stock) or self._limits",
+        "return self._limits",
         POOL,
     ),
     Fault(

@@ -10,6 +10,7 @@ FREEZER = ("tests/processes/test_freezer.py",)
 RECLAIMING = ("tests/sessions/test_reclaiming.py",)
 PLAN = ("tests/backends/test_plan.py",)
 POOL = ("tests/backends/test_pool.py",)
+SHARED_WAITING = ("tests/backends/connections/test_shared_processes_waiting.py",)
 MEASURING = ("tests/processes/test_measuring.py",)
 BUDGETS = ("tests/backends/test_pool_budgets.py", "tests/limits/test_tenant_budgets.py")
 METER = ("tests/processes/test_meter.py",)
@@ -335,6 +336,27 @@ FAULTS_OF_LIMITS = (
         "        known.configure(limits, now)\n        self.changed.tell()\n",
         "        known.configure(limits, now)\n",
         POOL,
+    ),
+    Fault(
+        "who waits for a place of a shared process waits as long as all who do",
+        "app/backends/connections/shared_processes.py",
+        "            self._pool.require_start(key)\n",
+        "            pass\n",
+        SHARED_WAITING,
+    ),
+    Fault(
+        "the place of a shared process is lost when its first caller leaves",
+        "app/backends/pool.py",
+        "            waiter.wait(wait_s + KEPT_S, self._clock())\n",
+        "            pass\n",
+        SHARED_WAITING,
+    ),
+    Fault(
+        "a shared process has to be initialised while its first caller would wait for a place",
+        "app/backends/pool.py",
+        "                    self._stay_until_initialized(key)\n",
+        "",
+        SHARED_WAITING,
     ),
     Fault(
         "each node has a rate of starts of its own",

@@ -110,7 +110,15 @@ class SharedProcesses:
             if choice.place is not None:
                 return candidates[choice.place].join(principal)
             assert group.start is not None
-            await asyncio.shield(group.start)  # if this caller is cancelled, others still wait
+            await self._wait_for(group.start, spec.key)
+
+    async def _wait_for(self, start: asyncio.Future[None], key: Key) -> None:
+        """For a place no longer than any other caller of the pool, and then until the process is initialized. If this
+        caller leaves, others still wait."""
+        await asyncio.wait([start], timeout=self._pool.joined(key))
+        if not start.done():
+            self._pool.require_start(key)
+        await asyncio.shield(start)
 
     async def _start(self, group: _Group, spec: BackendSpec, limits: Limits) -> None:
         failure: GatewayError | None = ShuttingDown()  # if this is cancelled
