@@ -59,13 +59,15 @@ class NodeNumbers:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The input of a plan. `waiting` has the backend of each waiting caller, in order of service."""
+    """The input of a plan. `waiting` has the backend of each waiting caller, in order of service; `unused` the tenant
+    of each shared process without sessions, the longest unused one first."""
 
     now: float
     node: NodeNumbers
     tenants: Mapping[str, TenantNumbers]
     backends: Mapping[Key, BackendNumbers]
     waiting: Iterable[Key] = ()
+    unused: Iterable[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class EndUnused:
+    """End the shared process of this tenant that no session has used for longest."""
+
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reclaim:
     """End up to `count` idle sessions of this backend: callers wait."""
 
@@ -98,11 +107,14 @@ class Reclaim:
     count: int
 
 
+Action = HandOut | Start | Stop | EndUnused | Reclaim
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do now, and when to plan again even if nothing happens (None: never)."""
 
-    actions: list[HandOut | Start | Stop | Reclaim]
+    actions: list[Action]
     look_again_at: float | None
 
 
@@ -122,11 +134,12 @@ class _Planner:
     """Keeps count while decisions are made, so that no process is promised twice."""
 
     def __init__(self, view: View) -> None:
-        self.actions: list[HandOut | Start | Stop | Reclaim] = []
+        self.actions: list[Action] = []
         self.look_again_at: float | None = None
         self._view = view
         self._warm = {key: backend.warm for key, backend in view.backends.items()}
         self._under_way = {key: backend.starting for key, backend in view.backends.items()}
+        self._unused = list(view.unused)
         self._new: Counter[Key] = Counter()
         self._new_of_tenants: Counter[str] = Counter()
         self._handed_out: Counter[Key] = Counter()
@@ -174,22 +187,30 @@ class _Planner:
             self.actions += [Stop(key)] * surplus
 
     def make_room(self) -> None:
-        """Stops a warm process of another backend for each caller whom only the node's limit holds up."""
+        """Ends a process that serves nobody for each caller whom only the node's limit holds up: a warm one of another
+        backend, or a shared one."""
         for _ in self._still_short_of_room():
             largest = max(self._warm, key=lambda key: self._warm[key], default=None)
-            if largest is None or not self._warm[largest]:
+            if largest is not None and self._warm[largest]:
+                self._warm[largest] -= 1
+                self.actions.append(Stop(largest))
+            elif self._unused:
+                self.actions.append(EndUnused(self._unused.pop(0)))
+            else:
                 return
-            self._warm[largest] -= 1
-            self.actions.append(Stop(largest))
 
     def reclaim(self) -> None:
-        """Ends an idle session for each caller for whom no process is stopping yet."""
+        """For each caller for whom no process is stopping yet, ends a shared process without sessions of a tenant that
+        has as many as it may, or an idle session."""
         wanted = Counter(self._still_short_of_room())
         comes_free: dict[str | Key, int] = {name: tenant.stopping for name, tenant in self._view.tenants.items()}
         comes_free.update({key: backend.stopping for key, backend in self._view.backends.items()})
         for limited, key in self._held_up:
             if comes_free[limited] > 0:
                 comes_free[limited] -= 1
+            elif limited in self._unused:
+                self._unused.remove(key[0])
+                self.actions.append(EndUnused(key[0]))
             else:
                 wanted[key] += 1
         self.actions += [Reclaim(key, count) for key, count in wanted.items()]
@@ -218,7 +239,7 @@ class _Planner:
 
     def _still_short_of_room(self) -> list[Key]:
         """Callers held up by the node's limit, less one for each process that is stopping."""
-        stops = sum(isinstance(action, Stop) for action in self.actions)
+        stops = sum(isinstance(action, Stop | EndUnused) for action in self.actions)
         return self._short_of_room[self._view.node.stopping + stops :]
 
     def _may_start(self, key: Key) -> bool:

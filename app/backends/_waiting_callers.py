@@ -229,6 +229,7 @@ class PoolLimits:
             tenants={tenant: self._numbers(tenant, of_tenants[tenant], now) for tenant in {key[0] for key in keys}},
             backends=backends,
             waiting=[each.stock.spec.key for each in waiting],
+            unused=[each.stock.spec.tenant for each in inventory.unused()] if waiting else (),
         )
 
     def _numbers(self, tenant: str, stopping: int, now: float) -> plan.TenantNumbers:

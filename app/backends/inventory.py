@@ -4,6 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from app.backends import _plan as plan
@@ -175,7 +176,7 @@ class Lease:
 
     `prepared` is what the pool's `prepare` returned for the process of a shared backend. `asked_at`: when the caller
     came, by the pool's clock. `was_warm`: it did not wait. `on_handshake` is called once, when the process has answered
-    `initialize`.
+    `initialize`; `on_unused` when no session uses a shared one any more.
     """
 
     stock: BackendStock
@@ -185,6 +186,8 @@ class Lease:
     was_warm: bool
     on_handshake: Callable[["Lease"], None]
     on_release: Callable[["Lease", str], None]
+    on_unused: Callable[[], None]
+    unused_since: float | None = None
     has_shaken_hands: bool = False
     was_probed: bool = False
     _generation: int = field(init=False)
@@ -197,8 +200,19 @@ class Lease:
 
     @property
     def is_current(self) -> bool:
-        """Whether the backend has not been changed, restarted or removed since."""
-        return self._generation == self.stock.generation and not self.stock.is_forgotten
+        """Whether the process may serve new sessions: the lease was not released, and the backend has not been changed,
+        restarted or removed since."""
+        is_outdated = self._generation != self.stock.generation or self.stock.is_forgotten
+        return not (self._is_released or is_outdated)
+
+    def used(self) -> None:
+        """A session has joined the others of a shared process, or is the first."""
+        self.unused_since = None
+
+    def unused(self, since: float) -> None:
+        """No session uses the shared process: its place may be taken."""
+        self.unused_since = since
+        self.on_unused()
 
     def probed(self) -> None:
         """As connections.source.Probed."""
@@ -337,6 +351,11 @@ class Inventory:
         if process in held.stock.warm:
             held.stock.warm.remove(process)
         return held
+
+    def unused(self) -> list[Lease]:
+        """Of shared processes that no session uses: the longest unused ones first."""
+        leases = [held.lease for process, held in self.held.items() if held.lease and not process.is_stopping()]
+        return sorted((each for each in leases if each.unused_since is not None), key=attrgetter("unused_since"))
 
     def resident_bytes_of(self, stock: BackendStock) -> float:
         """Of one process of the backend, on average; 0 if none was measured yet."""

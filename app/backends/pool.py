@@ -199,7 +199,9 @@ class ProcessPool:
         process.lease()
         held = self._inventory.held[process]
         lease = held.leased(
-            Lease(stock, process, held.prepared, asked_at, was_warm, self._on_handshake, self._on_release)
+            Lease(
+                stock, process, held.prepared, asked_at, was_warm, self._on_handshake, self._on_release, self._on_room
+            )
         )
         self._inventory.used[stock.spec.tenant] += 1
         stock.handed_out(self._clock())
@@ -219,6 +221,9 @@ class ProcessPool:
         logger.debug("Backend process released: %s", reason, extra={"backend_process": lease.connection.id})
         lease.connection.detach()
         self._supervisor.stop_soon(lease.connection)
+        self._on_room()
+
+    def _on_room(self) -> None:
         if len(self._waiting):
             self._planning.soon()
 
@@ -302,6 +307,9 @@ class ProcessPool:
                     stock = stocks[key]
                     self._warm.stop_one(stock)
                     self._inventory.settle(stock)
+                case plan.EndUnused(tenant):
+                    unused = self._inventory.unused()
+                    next(each for each in unused if each.stock.spec.tenant == tenant).release("made_room")
                 case plan.Reclaim(key, count):
                     self._reclaim(stocks[key], count, view.now)
         if made.look_again_at is not None:
@@ -353,8 +361,7 @@ class ProcessPool:
     def note_remote_use(self, used: Mapping[str, int]) -> None:
         """Sets how many processes each tenant has on other nodes."""
         self._inventory.remote_use_changed(used)
-        if len(self._waiting):
-            self._planning.soon()
+        self._on_room()
 
     def used_of(self, tenant: str) -> int:
         """Processes of the tenant on all nodes, without the warm ones."""

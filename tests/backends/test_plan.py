@@ -5,6 +5,7 @@ import math
 from app.backends._plan import (
     BUSY_LOOK_S,
     BackendNumbers,
+    EndUnused,
     HandOut,
     NodeNumbers,
     Reclaim,
@@ -18,13 +19,14 @@ from app.backends._plan import (
 A, B, C = ("acme", "a"), ("acme", "b"), ("globex", "c")
 
 
-def decide(backends, waiting=(), *, node=None, tenants=None, now=100.0):
+def decide(backends, waiting=(), *, node=None, tenants=None, now=100.0, unused=()):
     view = View(
         now=now,
         node=node or NodeNumbers(limit=100),
         tenants={"acme": TenantNumbers(None), "globex": TenantNumbers(None)} | (tenants or {}),
         backends=backends,
         waiting=list(waiting),
+        unused=unused,
     )
     return make_plan(view)
 
@@ -214,3 +216,25 @@ def test_what_the_node_is_short_of_is_looked_at_again() -> None:
     assert decide({A: BackendNumbers(9)}, [A], node=short).look_again_at is not None
     assert decide({A: BackendNumbers(9, warm_target=1)}, node=short).look_again_at is not None
     assert decide({A: BackendNumbers(9)}, [A], node=NodeNumbers(limit=3, alive=3)).look_again_at is None
+
+
+# --- room that shared processes without sessions make
+
+
+def test_a_full_node_ends_shared_processes_that_nobody_uses_after_the_warm_ones():
+    backends = {A: BackendNumbers(10), B: BackendNumbers(10, alive=1, warm=1, warm_target=1)}
+    plan = decide(backends, [A] * 4, node=NodeNumbers(limit=4, alive=4), unused=["globex", "acme"])
+    assert plan.actions == [Stop(B), EndUnused("globex"), EndUnused("acme"), Reclaim(A, 1)]
+
+
+def test_a_tenant_at_its_limit_ends_one_of_its_own_that_nobody_uses():
+    full = {"acme": TenantNumbers(2, used=2)}
+    plan = decide({A: BackendNumbers(10)}, [A, A], tenants=full, unused=["globex", "acme"])
+    assert plan.actions == [EndUnused("acme"), Reclaim(A, 1)]
+    stopping = {"acme": TenantNumbers(2, used=2, stopping=1)}
+    assert decide({A: BackendNumbers(10)}, [A], tenants=stopping, unused=["acme"]).actions == []
+
+
+def test_nobody_ends_a_shared_process_to_have_more_of_a_backend():
+    assert decide({A: BackendNumbers(1, alive=1)}, [A], unused=["acme"]).actions == [Reclaim(A, 1)]
+    assert decide({A: BackendNumbers(9, warm_target=1)}, node=NodeNumbers(5, alive=5), unused=["acme"]).actions == []

@@ -25,6 +25,7 @@ from app.protocol.shared.shared_call import FailCall, Out, ToAll, ToMember, ToPr
 from app.telemetry.metrics import Metrics
 
 FAN_OUT_S = 0.05  # between two notifications of the same change to all sessions: one process cannot flood many
+JOINED_WITHIN_S = 1.0  # those who have waited for a new process join it; then it is known that nobody does
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +65,12 @@ class SharedProcess:
 
     def adopt(self, lease: Lease, on_gone: Callable[["SharedProcess"], None]) -> None:
         """Takes the lease of the process, given back by `release`; `on_gone` is called when the process ends."""
-        self._lease, self._on_gone = lease, on_gone
+        self._lease, self._on_gone, self.empty_since = lease, on_gone, time.monotonic()
         lease.handshake_succeeded()
 
     @property
     def may_be_joined(self) -> bool:
-        """Whether it serves new sessions: it lives, and the backend has not been changed or restarted since."""
+        """Whether it serves new sessions: it lives, and is not to end; see `Lease.is_current`."""
         return self.exit is None and self._lease is not None and self._lease.is_current
 
     @property
@@ -79,11 +80,15 @@ class SharedProcess:
 
     def join(self, principal: Principal) -> "SharedConnection":
         """A connection for one more session of this principal; the session releases it."""
+        if self._lease is not None:
+            self._lease.used()
         return SharedConnection(self, self._multiplex, principal)
 
     def tick(self) -> None:
         """To be called every few seconds."""
         self._multiplex.tick()
+        if time.monotonic() - self.empty_since > JOINED_WITHIN_S:
+            self._tell_if_unused()
 
     def release(self, reason: str) -> None:
         """Stops the process. Idempotent."""
@@ -111,6 +116,11 @@ class SharedProcess:
         if self.exit is None:
             self._carry_out_soon(self._multiplex.leave(connection.member))
             self.empty_since = time.monotonic()
+            self._tell_if_unused()
+
+    def _tell_if_unused(self) -> None:
+        if self._lease is not None and not self.busyness[1]:
+            self._lease.unused(self.empty_since)
 
     def asked_for(self, size: int) -> None:
         self._process.asked_for(size)

@@ -1,4 +1,6 @@
-"""Callers who wait for a shared process: for a place, and until it is initialised. With real processes."""
+"""Callers who wait for a shared process: for a place, and until it is initialised; and who wait for the place of one.
+With real processes.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -6,8 +8,9 @@ from functools import partial
 import anyio
 import pytest
 
+from app.backends.connections._shared_process import SharedConnection
 from app.backends.connections.shared_processes import SharedProcesses, initialized
-from app.domain import Limits, Principal
+from app.domain import BackendSpec, Limits, Principal
 from app.errors import BackendBusy
 from tests.backends.rig import NO_LIMITS, lease_all, total
 from tests.processes.rig import eventually, spec_of
@@ -28,9 +31,12 @@ class Callers:
     def come(self, name: str, limits: Limits) -> None:
         self._tasks.start_soon(self._wait, name, limits)
 
+    async def join(self, spec: BackendSpec, limits: Limits = NO_LIMITS) -> SharedConnection:
+        return await self.shared.lease(spec, limits, ANN, self._tasks)
+
     async def _wait(self, name: str, limits: Limits) -> None:
         try:
-            await self.shared.lease(SHARED, limits, ANN, self._tasks)
+            await self.join(SHARED, limits)
             self.joined.append(name)
         except BackendBusy as error:
             self.refused[name] = error
@@ -95,3 +101,59 @@ async def test_once_there_is_a_place_the_process_has_its_time_to_be_initialised(
         assert (callers.refused, total(pool, "waiting")) == ({}, 1)
         may_go.set()
     assert total(pool, "leased") == 1
+
+
+# --- places of shared processes without sessions
+
+
+async def test_a_process_without_sessions_makes_room_and_the_next_session_gets_another(make_pool, running):
+    """Before, it kept its place for a minute, and nobody else could start anything."""
+    pool = await make_pool(max_processes=2, prepare=partial(initialized, running.metrics))
+    async with anyio.create_task_group() as tasks:
+        callers = Callers(pool, tasks)
+        last, first, both = replace(SHARED, name="last"), replace(SHARED, name="first"), Limits(processes=2)
+        at_last, at_first = await callers.join(last, both), await callers.join(first, both)
+        at_last.release("over")
+        again = await callers.join(last, both)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(pool.lease, spec_of("echo", tenant="globex"), NO_LIMITS)
+            await eventually(lambda: total(pool, "waiting") == 1)
+            await anyio.wait_all_tasks_blocked()
+            assert total(pool, "leased") == 2  # they have sessions, also the one that had none
+            at_first.release("over")
+        assert {key[1]: each.leased for key, each in pool.snapshot().items()} == {"last": 1, "first": 0, "echo": 1}
+        again.release("over")
+        another = await callers.join(first, Limits(processes=1))  # in the place of its own tenant's other one
+        assert again.id == at_last.id != another.id != at_first.id
+        callers.shared.sweep(0.0)
+        assert total(pool, "leased") == 2
+
+
+async def test_the_process_that_has_been_unused_for_longest_makes_room(make_pool, running):
+    pool = await make_pool(max_processes=2, prepare=partial(initialized, running.metrics))
+    async with anyio.create_task_group() as tasks:
+        callers = Callers(pool, tasks)
+        one, other = [await callers.join(replace(SHARED, name=name)) for name in ("one", "other")]
+        other.release("over")
+        one.release("over")
+        await pool.lease(spec_of("echo", tenant="globex"), NO_LIMITS)
+    assert {key[1]: each.leased for key, each in pool.snapshot().items()} == {"one": 1, "other": 0, "echo": 1}
+
+
+async def test_a_process_that_nobody_has_joined_makes_room_soon_but_not_at_once(make_pool, running, monkeypatch):
+    """Those who have waited for it have not run yet when it is there."""
+    monkeypatch.setattr("app.backends.connections._shared_process.JOINED_WITHIN_S", 60.0)
+    pool = await make_pool(max_processes=1, prepare=partial(initialized, running.metrics))
+    async with anyio.create_task_group() as tasks:
+        shared = Callers(pool, tasks).shared
+        with anyio.move_on_after(0.0):
+            await shared.lease(SHARED, NO_LIMITS, ANN, tasks)
+        await eventually(lambda: total(pool, "leased") == 1)
+        tasks.start_soon(pool.lease, spec_of("echo"), NO_LIMITS)
+        await eventually(lambda: total(pool, "waiting") == 1)
+        shared.sweep(0.0)
+        await anyio.wait_all_tasks_blocked()
+        assert pool.snapshot()[SHARED.key].leased == 1
+        monkeypatch.setattr("app.backends.connections._shared_process.JOINED_WITHIN_S", 0.0)
+        shared.sweep(0.0)
+    assert {key[1]: each.leased for key, each in pool.snapshot().items()} == {"stateless": 0, "echo": 1}
