@@ -42,6 +42,20 @@ else:
 sys.stdin.read()
 """
 
+# A child in a session of its own, without the mark that all it starts would have.
+STRANGER = """
+import os, resource, sys, time
+hear, tell = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    resource.setrlimit(10, (7, 7))
+    os.write(tell, b"x")
+    time.sleep(1000)
+os.read(hear, 1)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
 
 def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -59,6 +73,12 @@ async def test_what_has_left_its_session_or_its_parents_is_counted(running: Runn
             await anyio.sleep(0.05)
             measured = measure({process.pid: process.id, other.pid: other.id})
     assert measured[other.pid].pids == (other.pid,)
+
+
+async def test_what_has_lost_its_mark_too_is_counted_with_its_parent(running: Running) -> None:
+    process, listener = await running.start("echo", command=sys.executable, args=("-I", "-S", "-c", STRANGER))
+    await listener.line()
+    assert len(measure({process.pid: process.id})[process.pid].pids) == 2
 
 
 async def test_a_process_that_has_ended_is_not_in_the_result(running: Running) -> None:
