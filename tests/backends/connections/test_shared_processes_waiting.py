@@ -58,7 +58,7 @@ async def test_each_caller_waits_for_a_place_as_long_as_with_a_process_of_its_ow
         reached = callers.refused["first"].reached
         assert reached is not None
         assert (reached.name, reached.of) == ("processes", "tenant")
-        await anyio.sleep(0.3)
+        await anyio.sleep(0.3)  # calm: its place is kept all the while
         assert total(pool, "waiting") == 1  # in the place of the first still
         lease.release("over")
         await eventually(lambda: callers.joined == ["second"])
@@ -97,7 +97,7 @@ async def test_once_there_is_a_place_the_process_has_its_time_to_be_initialised(
         else:
             tasks.start_soon(pool.lease, SHARED, NO_LIMITS)
         await eventually(lambda: total(pool, "starting") == 1)
-        await anyio.sleep(0.5)  # longer than the place is kept
+        await anyio.sleep(0.5)  # calm: longer than the place is kept, and nothing ends it
         assert (callers.refused, total(pool, "waiting")) == ({}, 1)
         may_go.set()
     assert total(pool, "leased") == 1
