@@ -196,6 +196,9 @@ EXCUSED: dict[str, History] = {
         Beat(0, 5.0, 4.0, 200, 0.0), fault("node", "pause", 4.0, 9.0)
     ),
     "the asking program was late itself": well(Beat(0, 5.0, 4.0, 200, 3.5)),
+    "a revocation of which its node was told, and could not look what it is": well(
+        Revoked("k1", 1, 12.0, 12.5), fault("database-line", "refuse", 12.0, 16.0)
+    ),
     "a revocation that no node could hear of": well(
         Revoked("k1", 1, 12.0, 12.5),
         *(fault(part, "refuse", 11.0, 40.0, place) for part in ("redis-line", "database-line") for place in range(3)),

@@ -4,7 +4,7 @@ from tests.chaos.history import FOREVER, Fault, History, Initialised, Revoked
 
 SLACK_S = 1.0  # a busy machine
 KNOWN_S = 1.0 + SLACK_S  # a revocation, over Redis
-FOUND_S = 5.0 + SLACK_S  # by whoever looks into the database
+FOUND_S = 2.0 + SLACK_S  # by whoever looks into the database
 REMEMBERED_S = 30.0 + SLACK_S  # by whoever can do neither
 RECOVERS_S = 3.0  # breaker, reconnection, the next beat
 FORGETS_S = 15.0  # how long before the death of a node an empty Redis may still lack what it had
@@ -33,8 +33,10 @@ class Weather:
 
     def heard_of(self, revoked: Revoked, place: int | None) -> float:
         """When the node there (every node, if None) must know of it."""
-        by_notice = self._undisturbed(revoked.answered, KNOWN_S, self._of_redis(revoked.node), self._of_redis(place))
-        by_looking = self._undisturbed(revoked.answered, FOUND_S, self._of_database(place))
+        looking = self._of_database(place)  # which a notice only hastens
+        notice = self._of_redis(revoked.node), self._of_redis(place), looking
+        by_notice = self._undisturbed(revoked.answered, KNOWN_S, *notice)
+        by_looking = self._undisturbed(revoked.answered, FOUND_S, looking)
         return min(by_notice, by_looking, revoked.answered + REMEMBERED_S)
 
     def _undisturbed(self, since: float, seconds: float, *parts: list[Fault]) -> float:
