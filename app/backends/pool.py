@@ -135,7 +135,6 @@ class ProcessPool:
         self._misses.inc()
         free: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         waiter = Waiter(spec.tenant, stock, self._clock(), free, identity)
-        waiter.wait(patience_s + (KEPT_S if spec.isolation == "shared" else 0.0), waiter.since)
         if self._waits is None:
             return await self._wait(waiter)
         with self._waits(spec) as got:
@@ -145,16 +144,18 @@ class ProcessPool:
 
     async def _wait(self, waiter: Waiter) -> Lease:
         """Until it is the caller's turn. Raises as `lease`."""
+        is_shared = waiter.stock.spec.isolation == "shared"
         self._waiting.append(waiter)
         self._planning.soon()
         try:
+            waiter.wait(self._limits.options.deadline_s + (KEPT_S if is_shared else 0.0), waiter.since)
             return await waiter.lease
         except BaseException as error:
             self._waiting.leave(waiter)
             self._planning.soon()
             if not isinstance(error, TimeoutError):
                 raise
-            if waiter.stock.spec.isolation == "shared":  # those who waited for it have each heard why
+            if is_shared:  # those who waited for it have each heard why
                 raise BackendBusy("no process came free in time") from None
             raise self._in_vain(waiter.stock) from None
         finally:
@@ -163,14 +164,14 @@ class ProcessPool:
 
     def joined(self, key: plan.Key) -> float:
         """One more caller waits for the process of a shared backend that is leased for all of them: its place in the
-        queue is kept. Returns for how long he may wait, and call `require_start` then."""
+        queue is kept. Returns the seconds after which `require_start` is to be called."""
         wait_s = self._limits.options.deadline_s
         for waiter in self._waiting.of(key):
             waiter.wait(wait_s + KEPT_S, self._clock())
         return wait_s
 
     def require_start(self, key: plan.Key) -> None:
-        """For such a caller whose wait is over: he stays if the process is being started.
+        """Refuses such a caller whose wait is over, unless the process is being started by now.
 
         Raises:
             BackendUnavailable: the backend keeps dying at its start.
@@ -185,9 +186,8 @@ class ProcessPool:
     def _stay_until_initialized(self, key: plan.Key) -> None:
         """Before it is theirs, a shared process that is being started has to answer `initialize`."""
         for waiter in self._waiting.of(key):
-            if waiter.stock.spec.isolation == "shared":
-                initialize_s = waiter.stock.spec.timeouts.initialize_s
-                waiter.wait(self._limits.options.deadline_s + initialize_s, self._clock())
+            initialize_s = waiter.stock.spec.timeouts.initialize_s
+            waiter.wait(self._limits.options.deadline_s + initialize_s, self._clock())
 
     def _in_vain(self, stock: BackendStock) -> GatewayError:
         return self._deaths.held_back(stock) or self._limits.waited_too_long(stock)
@@ -302,7 +302,8 @@ class ProcessPool:
                     self._budgets.started(key[0])
                     keepers = [each.keeper for each in waiters if each.stock is stocks[key]]
                     self._warm.start_soon(stocks[key], stocks[key].next_keeper(keepers), is_refill=is_refill)
-                    self._stay_until_initialized(key)
+                    if stocks[key].spec.isolation == "shared":
+                        self._stay_until_initialized(key)
                 case plan.Stop(key):
                     stock = stocks[key]
                     self._warm.stop_one(stock)

@@ -104,7 +104,8 @@ def _one(fault: Fault, copies: "SimpleQueue[Path]") -> tuple[str, float]:
         return "", time.monotonic() - began_at  # something hangs, and that shows
     finally:
         copies.put(copy)
-    problem = {NOTICED: "", 0: "UNNOTICED", NO_TESTS: "no such test"}.get(done.returncode, "broken")
+    unnoticed = "UNNOTICED, but tests were skipped" if " skipped" in done.stdout else "UNNOTICED"
+    problem = {NOTICED: "", 0: unnoticed, NO_TESTS: "no such test"}.get(done.returncode, "broken")
     if problem == "broken":
         print(done.stdout[-2000:], flush=True)
     return problem, time.monotonic() - began_at
