@@ -185,9 +185,10 @@ class ProcessPool:
 
     def _stay_until_initialized(self, key: plan.Key) -> None:
         """Before it is theirs, a shared process that is being started has to answer `initialize`."""
-        for waiter in self._waiting.of(key):
-            initialize_s = waiter.stock.spec.timeouts.initialize_s
-            waiter.wait(self._limits.options.deadline_s + initialize_s, self._clock())
+        stock = self._inventory.stocks.get(key)  # it may have been removed meanwhile
+        if stock is not None and stock.spec.isolation == "shared":
+            for waiter in self._waiting.of(key):
+                waiter.wait(self._limits.options.deadline_s + stock.spec.timeouts.initialize_s, self._clock())
 
     def _in_vain(self, stock: BackendStock) -> GatewayError:
         return self._deaths.held_back(stock) or self._limits.waited_too_long(stock)
@@ -302,8 +303,7 @@ class ProcessPool:
                     self._budgets.started(key[0])
                     keepers = [each.keeper for each in waiters if each.stock is stocks[key]]
                     self._warm.start_soon(stocks[key], stocks[key].next_keeper(keepers), is_refill=is_refill)
-                    if stocks[key].spec.isolation == "shared":
-                        self._stay_until_initialized(key)
+                    self._stay_until_initialized(key)
                 case plan.Stop(key):
                     stock = stocks[key]
                     self._warm.stop_one(stock)

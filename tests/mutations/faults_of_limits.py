@@ -354,8 +354,8 @@ FAULTS_OF_LIMITS = (
     Fault(
         "a shared process has to be initialised while its first caller would wait for a place",
         "app/backends/pool.py",
-        '                    if stocks[key].spec.isolation == "shared":\n',
-        "                    if False:\n",
+        "                    self._stay_until_initialized(key)\n",
+        "",
         SHARED_WAITING,
     ),
     Fault(
