@@ -15,6 +15,7 @@ from app.domain.resources.backends import (
     Guarantee,
     Member,
     Network,
+    Package,
     ProcessLimits,
     Rest,
     Sandbox,

@@ -1,7 +1,7 @@
 """…/backends and …/failures, of one tenant."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Annotated, Any, Self
@@ -33,6 +33,7 @@ from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
+from app.backends.packages.recognition import names_package
 from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
@@ -40,7 +41,7 @@ from app.concurrency.at_once import at_once
 from app.domain import BackendSpec, Scope, Selection, is_name, views
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.members import flat, plain
-from app.errors import BackendNotFound, Forbidden, InvalidRequest
+from app.errors import BackendNotFound, Conflict, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
 from app.storage.tools.approvals import Judgement
@@ -176,7 +177,7 @@ async def change_backend(
         require_may_register(access, spec.url)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
-    changed = _patched(access, spec, patch, switch)
+    changed = await access.admin.packages.resolved(_patched(access, spec, patch, switch), spec)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -272,8 +273,26 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     by_platform = is_platform_admin(access.principal)
     spec: BackendSpec = body.value(tenant=access.tenant)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
+    spec = await _with_package(access, spec)
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
+
+
+async def _with_package(access: Access, spec: BackendSpec) -> BackendSpec:
+    """With what its command names installed, if that is a package; not for a name that is taken.
+
+    Raises:
+        Conflict, InvalidRequest, QuotaExceeded: it cannot be.
+        Unauthenticated, Forbidden: the request may not do that any more.
+    """
+    if not names_package(spec.command, spec.args):
+        return spec
+    with suppress(BackendNotFound):
+        await access.admin.backends.get(access.tenant, spec.name)
+        raise Conflict("the name is taken by a backend or a toolset")
+    spec = await access.admin.packages.resolved(spec)
+    await access.require_still(Scope.PLATFORM_ADMIN)
+    return spec
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:

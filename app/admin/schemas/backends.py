@@ -103,6 +103,16 @@ def _hidden(env: Mapping[str, str]) -> dict[str, str]:
     return dict.fromkeys(env, HIDDEN)
 
 
+class PackageAnswer(Answer):
+    """A package that is installed from a lock."""
+
+    registry: str = Field(description="`npm` or `pypi`.")
+    name: str
+    version: str = Field(description="It changes only by an act.")
+    program: str = Field(description="Which of its programs is started.")
+    lock: str = Field(description="The SHA-256 of the lock, with the versions and hashes of all that it needs.")
+
+
 @shows(StoredBackend)
 class BackendAnswer(Answer):
     """A backend."""
@@ -117,5 +127,9 @@ class BackendAnswer(Answer):
         description=f"Names only: every value is `{HIDDEN}`."
     )
     sandbox: SandboxAnswer
+    package: PackageAnswer | None = Field(
+        description="What `command` and `args` name, if that is a package of npm or PyPI: it is installed once, and its "
+        "program is started directly."
+    )
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int

@@ -51,6 +51,8 @@ def definition_of(spec: BackendSpec) -> str:
     parts: tuple[object, ...] = (
         spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state,
     )  # fmt: skip
+    if spec.package is not None:
+        parts = (*parts, spec.package.lock)
     if spec.url is not None:
         parts = (spec.url, spec.transport, sorted(spec.headers.items()))
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -7,6 +7,7 @@ from pathlib import Path
 from app.domain import HOME_WORD, BackendSpec
 
 PROXY_PORT = 3128  # in a network of the process's own every port is free
+_PROGRAMS = {"npm": "node_modules/.bin", "pypi": "bin"}  # in the folder of a package
 NO_PROXY = "localhost,127.0.0.1,::1"
 
 # Of Debian and Alpine, of Fedora, of openSUSE.
@@ -16,8 +17,11 @@ BUNDLES = (
 
 
 def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
-    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
+    """The environment of one process: of the gateway's own only PATH, after the programs of its package. The spawner
+    adds its marker."""
     path = os.environ.get("PATH", os.defpath)
+    if spec.package is not None and spec.installed:
+        path = f"{spec.installed}/{_PROGRAMS[spec.package.registry]}:{path}"
     declared = {name: value.replace(HOME_WORD, home) for name, value in spec.env.items()}
     return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
 
