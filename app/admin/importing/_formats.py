@@ -11,6 +11,7 @@ from app.admin.importing._entry import Entry, definition, told_apart
 from app.admin.importing._projects import of_projects
 from app.admin.importing._server_json import from_registry
 from app.backends.checks.downloads import download_of
+from app.backends.packages.recognition import NotInstallable, recognised
 from app.errors import InvalidRequest
 from app.text import jsonc
 
@@ -40,8 +41,16 @@ def parse(text: str, *, is_toml: bool = False, supplied: Mapping[str, str] | Non
 
 
 def _with_download(entry: Entry) -> Entry:
+    """With what becomes of the package that its command names, or of what it would download."""
     args = entry.members.get("args")
-    found = download_of(entry.members.get("command"), args if isinstance(args, list) else ())
+    line = [str(each) for each in (entry.members.get("command") or "", *(args if isinstance(args, list) else ()))]
+    try:
+        request = recognised(line[0], line[1:])
+    except NotInstallable as error:
+        return entry.refused(str(error))
+    if request is not None:
+        return entry.noted(f"{request.wanted[0]} is installed once, from {request.registry}, when it is registered")
+    found = download_of(line[0], line[1:])
     return entry if found is None else entry.noted(found.words)
 
 

@@ -42,9 +42,9 @@ def from_registry(server: Any, supplied: Mapping[str, str]) -> Entry:
     except ValueError as error:
         return empty.refused(str(error))
     if not package.get("version"):
-        notes.append("no version: each start of a process uses the newest one")
+        notes.append("no version: the newest one of now is installed, and stays")
     if package.get("registryBaseUrl"):
-        notes.append("downloaded from the package index that is configured here, not from the one it names")
+        notes.append("installed from the registry that the node is configured to use, not from the one it names")
     members = {"name": empty.name, "command": command, "args": args, "env": env, "enabled": True}
     found = (*empty.problems, *problems, *values.problems())
     return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))

@@ -128,8 +128,8 @@ class BackendAnswer(Answer):
     )
     sandbox: SandboxAnswer
     package: PackageAnswer | None = Field(
-        description="What `command` and `args` name, if that is a package of npm or PyPI: it is installed once, and its "
-        "program is started directly."
+        description="What `command` and `args` name, if that is a package of npm or PyPI: it is installed once, and "
+        "its program is started directly."
     )
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int

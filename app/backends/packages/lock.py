@@ -12,7 +12,9 @@ from app.backends.packages.recognition import Registry
 MAX_LOCK_BYTES = 1 << 20
 MAX_PACKAGES = 2000  # in one lock
 _strong = re.compile(r"(?:sha512|sha384|sha256)-[A-Za-z0-9+/]{40,100}={0,2}")
-_pinned = re.compile(r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)==([\w.+!-]+)\s*(?:;[^\n]*?)?((?:\s*\\?\s*--hash=sha256:[0-9a-f]{64})+)")
+_pinned = re.compile(
+    r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)==([\w.+!-]+)\s*(?:;[^\n]*?)?((?:\s*\\?\s*--hash=sha256:[0-9a-f]{64})+)"
+)
 
 
 class LockRefused(ValueError):

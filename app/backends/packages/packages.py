@@ -25,6 +25,7 @@ from app.errors import BackendExited, InvalidRequest, NotFound
 from app.storage.packages import StoredLock
 
 RESOLVE_S, INSTALL_S = 60.0, 120.0
+ACT_S = 90.0  # for what a person waits for
 AT_ONCE = 2  # of a node; others wait
 _COLLECT_S = 600.0
 _HINT = "The node's log says more; `trunkline doctor`, run as the gateway's user, says what is there for packages."
@@ -88,12 +89,16 @@ class Packages:
         if known is not None and known.package is not None and request.is_same_package(_known_request(known)):
             return replace(spec, package=known.package)
         try:
-            lock = await self._locked(request)
+            with anyio.fail_after(ACT_S):
+                lock = await self._locked(request)
             programs = await anyio.to_thread.run_sync(self._programs_of, lock.hash)
             program = chosen(programs, request.name, request.program)
             package = Package(request.registry, request.name, lock.version, program, lock.hash)
         except KeyError as error:
             raise InvalidRequest(str(error.args[0]), field="args") from None
+        except TimeoutError:
+            words = f"the package {request.wanted[0]} could not be installed within {ACT_S:g} s; try again"
+            raise InvalidRequest(words, field="command") from None
         except (InstallFailed, ToolMissing, LockRefused, OSError) as error:
             words = f"the package {request.wanted[0]} cannot be installed: {error}"
             raise InvalidRequest(words, field="command") from None
@@ -183,9 +188,7 @@ class Packages:
         if source.has_default:
             async with self._building() as building:
                 request = PackageRequest("pypi", "pip", ("pip",))
-                asked = await anyio.to_thread.run_sync(
-                    _tool("pypi").resolving, request, building, source, RESOLVE_S
-                )
+                asked = await anyio.to_thread.run_sync(_tool("pypi").resolving, request, building, source, RESOLVE_S)
                 found = await self._workshop.asks_for(asked)
             source = source.also(found)
         return source

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Registry = Literal["npm", "pypi"]
@@ -61,11 +61,7 @@ class PackageRequest:
 
     def is_same_package(self, other: "PackageRequest | None") -> bool:
         """Whether the same lock serves both."""
-        return other is not None and self._asked == other._asked
-
-    @property
-    def _asked(self) -> tuple[object, ...]:
-        return self.registry, self.wanted, self.program, self.python
+        return other is not None and replace(self, args=()) == replace(other, args=())
 
 
 @dataclass(slots=True)
@@ -155,18 +151,22 @@ def _take_option(reading: _Reading, option: str, waiting: list[str]) -> None:
         reading.more += [each for each in needed().split(",") if each.strip()]
     elif name in _PYTHONS and not is_npm:
         reading.python = _version_of_python(reading, needed())
-    elif name in _OF_THE_NODE:
-        raise NotInstallable(
-            f"`{reading.runner} {name}`: packages come from where this gateway's node gets them "
-            "(NPM_REGISTRY and PYPI_INDEX of its settings, or npm's and uv's own configuration there): leave it out"
-        )
     elif name in _IDLE_WITH_VALUE:
         needed()
     elif name not in _IDLE:
-        raise NotInstallable(
-            f"`{reading.runner} {name}` is an option that no installed package can have: leave it out, or install the "
-            "package yourself and name its program as `command`"
+        raise _not_understood(reading, name)
+
+
+def _not_understood(reading: _Reading, name: str) -> NotInstallable:
+    if name in _OF_THE_NODE:
+        return NotInstallable(
+            f"`{reading.runner} {name}`: packages come from where this gateway's node gets them "
+            "(NPM_REGISTRY and PYPI_INDEX of its settings, or npm's and uv's own configuration there): leave it out"
         )
+    return NotInstallable(
+        f"`{reading.runner} {name}` is an option that no installed package can have: leave it out, or install the "
+        "package yourself and name its program as `command`"
+    )
 
 
 def _version_of_python(reading: _Reading, text: str) -> str:

@@ -1,7 +1,7 @@
 """Where this node gets packages: what its settings say, else npm's and uv's own configuration, else pip's.
 
-Of hosts only these are reached (`RegistryRule`), and of addresses that are not public only theirs. Credentials are in what is handed to npm
-and uv in their sandbox, and nowhere else. Reads the disk and starts npm: to be called in a thread.
+Of hosts only these are reached (`RegistryRule`), and of addresses that are not public only theirs. Credentials are in
+what is handed to npm and uv in their sandbox, and nowhere else. Reads the disk and starts npm: to be called in a thread.
 """
 
 import base64
@@ -140,7 +140,9 @@ def _replaces_default(text: str) -> bool:
 
 def _configuration_of_uv(environ: Mapping[str, str], home: Path) -> str:
     user = Path(environ.get("XDG_CONFIG_HOME") or home / ".config", "uv/uv.toml")
-    return next((text for each in (environ.get("UV_CONFIG_FILE"), user, "/etc/uv/uv.toml") if (text := _text(each))), "")
+    return next(
+        (text for each in (environ.get("UV_CONFIG_FILE"), user, "/etc/uv/uv.toml") if (text := _text(each))), ""
+    )
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -180,7 +182,7 @@ def _of_pip(environ: Mapping[str, str], home: Path) -> tuple[dict[str, str], lis
     for name, its in (
         ("index-url", "UV_DEFAULT_INDEX"), ("extra-index-url", "UV_INDEX"), ("find-links", "UV_FIND_LINKS"),
     ):  # fmt: skip
-        told = environ.get(f"PIP_{name.upper().replace('-', '_')}") or parser.get("global", name, fallback="")
+        told = environ.get(f"PIP_{name.upper().replace('-', '_')}") or parser.get("global", name, fallback="") or ""
         if words := told.split():
             env[its] = ("," if its == "UV_FIND_LINKS" else " ").join(words)
             urls += words

@@ -212,5 +212,3 @@ def _own(descriptor: int, mode: int) -> None:
     if os.fstat(descriptor).st_uid != os.geteuid():
         os.fchown(descriptor, os.geteuid(), os.getegid())
     os.fchmod(descriptor, mode)
-
-

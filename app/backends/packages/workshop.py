@@ -156,7 +156,7 @@ async def _closed(spawner: SpawnerClient) -> None:
 
 async def _until_its_end(run: Run, spawner: SpawnerClient, confined: Confined, output: int) -> End:
     """Raises InstallFailed: a limit was reached."""
-    ended = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
     stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     given = (stdin, os.dup(output), os.dup(output), *confined.take_channels())
     spawned = await spawner.spawn(confined.command, given, partial(_once, ended))
@@ -200,5 +200,3 @@ def _words(run: Run, end: End, said: str, refused: list[str]) -> str:
 
 def _name(run: Run) -> str:
     return " ".join((os.path.basename(run.argv[0]), *run.argv[1:3]))
-
-
