@@ -1,7 +1,7 @@
 """Where this node gets packages: what its settings say, else npm's and uv's own configuration, else pip's.
 
 Of hosts only these are reached (`RegistryRule`), and of addresses that are not public only theirs. Credentials are in
-what is handed to npm and uv in their sandbox, and nowhere else. Reads the disk and starts npm: to be called in a thread.
+what is handed to npm and uv in their sandbox, and nowhere else. Reads the disk, starts npm: to be called in a thread.
 """
 
 import base64
@@ -25,7 +25,7 @@ from app.text.public_addresses import Network
 Place = tuple[str, int]  # host and port
 MAX_OTHER_HOSTS = 4  # that a registry's answers name for its files
 _MAX_CONFIGURATION = 64 << 10
-_ASK_S = 20.0
+_ASK_S = 60.0
 _PORTS = {"http": 80, "https": 443}
 _variable = re.compile(r"\$\{(\w+)\}")
 _OF_UV = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT")
