@@ -150,12 +150,13 @@ class Packages:
     async def _place(self, tenant: str, lock: str) -> Path:
         if (found := await anyio.to_thread.run_sync(self._store.find, lock)) is not None:
             return found
-        async with self._one_at_a_time(lock):
+        # In this order everywhere: whoever has the turn of a lock has a place already.
+        async with self._places, self._one_at_a_time(lock):
             if (found := await anyio.to_thread.run_sync(self._store.find, lock)) is not None:
                 return found
             read = read_lock(await self._locks.content(tenant, lock), lock)
             source = await self._source(read.registry)
-            async with self._places, self._building() as building:
+            async with self._building() as building:
                 return await self._install(read, building, source)
 
     # --- both

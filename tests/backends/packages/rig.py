@@ -73,11 +73,11 @@ def sandboxes_of(tier: Tier) -> Sandboxes:
     """As if probes had found that this tier holds, and no higher one is there."""
     networks = ("none", "web", "host")
     reports = [
-        TierReport(each, network, [Attempt("x", name, True, "") for name in (*promised(each, network), "memory", "pids")])
+        TierReport(each, network, [Attempt("", name, True, "") for name in {*promised(each, network), "memory", "pids"}])
         for each in Tier
         if Tier.NONE < each <= tier
         for network in networks
-    ]  # fmt: skip
+    ]
     machine = examine(CgroupRoots(), lambda name: NOBODYS_UID)
     finder = NeedsFinder([])
     return Sandboxes(machine, Composer(machine, finder, Egress(Metrics("test"))), "auto", reports)

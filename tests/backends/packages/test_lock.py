@@ -41,7 +41,8 @@ def test_the_same_package_for_another_python_is_another_lock():
 
 
 @pytest.mark.parametrize("other", [
-    {"version": "1", "integrity": "sha1-AAAA"}, {"version": "1"}, {"version": "1", "integrity": INTEGRITY, "link": True},
+    {"version": "1", "integrity": "sha1-AAAA"}, {"version": "1"},
+    {"version": "1", "integrity": INTEGRITY, "link": True},
     {"version": "1", "integrity": INTEGRITY, "resolved": "git+ssh://git@host.example/x.git#1"},
     {"version": "1", "integrity": INTEGRITY, "resolved": "file:../x"},
 ])  # fmt: skip

@@ -85,9 +85,10 @@ async def test_a_package_of_pypi_is_installed_once_and_its_program_started_direc
     assert ready.command == f"{python.data}/packages/{package.lock}/bin/python"
     assert said(ready) == [["--port", "3"], ready.installed]
     assert python.installed == [package.lock]
-    assert (Path(ready.installed) / "lib").glob("**/__pycache__/mcp_notes*.pyc")
+    assert list((Path(ready.installed) / "lib").glob("**/__pycache__/mcp_notes*.pyc"))
     assert not os.access(ready.installed, os.W_OK) or IS_ROOT
-    modes = {os.lstat(os.path.join(at, name)).st_mode & 0o7222 for at, _, names in os.walk(ready.installed) for name in names if not os.path.islink(os.path.join(at, name))}  # fmt: skip
+    files = [Path(at, name) for at, _, names in os.walk(ready.installed) for name in names]
+    modes = {each.lstat().st_mode & 0o7222 for each in files if not each.is_symlink()}
     assert modes == {0}
 
     add_wheel(index, "mcp-notes", "2.0")

@@ -48,7 +48,10 @@ def test_a_version_of_python_is_recognised():
     assert recognised("uvx", ["-p", "python3.11", "mcp-time"]).python == "3.11"
 
 
-@pytest.mark.parametrize("line", ["node server.js", "npm start", "uv run server.py", "python -m notes", "bash -c 'npx a'", "cmd /k npx a", "docker run notes"])  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "node server.js", "npm start", "uv run server.py", "python -m notes", "bash -c 'npx a'", "cmd /k npx a",
+    "docker run notes",
+])  # fmt: skip
 def test_what_is_there_already_is_no_package(line):
     command, *rest = shlex.split(line)
     assert recognised(command, rest) is None
@@ -61,7 +64,8 @@ def test_what_is_there_already_is_no_package(line):
     ("npx git+https://host.example/x.git", "publish it to a registry"),
     ("uvx --from git+https://host.example/x@v1 x", "publish it to a registry"),
     ("uvx --from /srv/project x", "publish it to a registry"), ("uvx 'x @ https://host.example/x.whl'", "publish"),
-    ("npx --registry https://host.example notes", "NPM_REGISTRY"), ("uvx --index-url https://host.example x", "PYPI_INDEX"),
+    ("npx --registry https://host.example notes", "NPM_REGISTRY"),
+    ("uvx --index-url https://host.example x", "PYPI_INDEX"),
     ("npx", "names no package"), ("npx -y", "names no package"), ("uvx --from", "needs a value"),
     ("npx -c 'notes serve'", "is an option that no installed package can have"),
     ("uvx --python /opt/python x", "name a version"), ("npx -p notes '../x'", "is not the name of a program"),
