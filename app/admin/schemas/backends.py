@@ -111,6 +111,10 @@ class PackageAnswer(Answer):
     version: str = Field(description="It changes only by an act.")
     program: str = Field(description="Which of its programs is started.")
     lock: str = Field(description="The SHA-256 of the lock, with the versions and hashes of all that it needs.")
+    scripts: list[str] = Field(
+        description="Packages in it with scripts for their installation, which were not run: the program may miss what "
+        "they would have made."
+    )
 
 
 @shows(StoredBackend)

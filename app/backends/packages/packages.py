@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from app.backends.packages._programs import Program, chosen
-from app.backends.packages.lock import Lock, LockRefused, read_lock
+from app.backends.packages.lock import Lock, LockRefused, read_lock, scripts_in
 from app.backends.packages.recognition import NotInstallable, PackageRequest, recognised
 from app.backends.packages.registries import Source, ToolMissing, of_npm, of_pypi
 from app.backends.packages.store import Building, Store
@@ -26,6 +26,7 @@ from app.storage.packages import StoredLock
 
 RESOLVE_S, INSTALL_S = 60.0, 120.0
 ACT_S = 90.0  # for what a person waits for
+MAX_SCRIPTS = 10  # that are named
 AT_ONCE = 2  # of a node; others wait
 _COLLECT_S = 600.0
 _HINT = "The node's log says more; `trunkline doctor`, run as the gateway's user, says what is there for packages."
@@ -93,7 +94,8 @@ class Packages:
                 lock = await self._locked(request)
             programs = await anyio.to_thread.run_sync(self._programs_of, lock.hash)
             program = chosen(programs, request.name, request.program)
-            package = Package(request.registry, request.name, lock.version, program, lock.hash)
+            scripts = tuple(scripts_in(lock)[:MAX_SCRIPTS])
+            package = Package(request.registry, request.name, lock.version, program, lock.hash, scripts)
         except KeyError as error:
             raise InvalidRequest(str(error.args[0]), field="args") from None
         except TimeoutError:

@@ -141,7 +141,8 @@ def can_be_kept(sandbox: Sandbox) -> None:
 class Package:
     """What a `command` such as `npx` or `uvx` stands for: installed once, from a lock, and started directly.
 
-    `lock`: the SHA-256 of the lock, which is stored beside the backends. It changes only by an act.
+    `lock`: the SHA-256 of the lock, which is stored beside the backends. It changes only by an act. `scripts`: the
+    first packages in it that have scripts for their installation, which were not run.
     """
 
     registry: Literal["npm", "pypi"]
@@ -149,6 +150,7 @@ class Package:
     version: str
     program: str
     lock: str
+    scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

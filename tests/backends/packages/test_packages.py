@@ -16,11 +16,14 @@ from app.backends.packages import packages as module
 from app.backends.packages import workshop
 from app.backends.packages.packages import RegistrySettings
 from app.backends.packages.store import Store
-from app.domain import BackendSpec
+from app.domain import BackendSpec, Package
 from app.errors import BackendExited, InvalidRequest
 from app.jail.sandbox.tiers import Tier
+from app.processes.supervisor import Supervisor
+from app.telemetry.metrics import Metrics
 from tests.backends.packages.rig import Bench, Npm, add_source, add_wheel, bench, npm_registry
 from tests.jail.sandbox.inside import IS_ROOT, needs_bubblewrap
+from tests.processes.rig import Listener, options_of
 
 needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed (Debian: apt-get install npm)")
 TIER = Tier.ASSISTED if IS_ROOT else Tier.NAMESPACES
@@ -149,6 +152,7 @@ async def test_scripts_of_a_hostile_package_are_not_run_and_its_archive_stays_in
     outside = {f"package/{'../' * depth}escaped{depth}": "x" for depth in range(1, 12)} | {"/escaped": "x"}
     npm.add("evil", "1.0.0", scripts=scripts, files=outside)
     made = await node.packages.resolved(spec("npx", "evil"))
+    assert made.package.scripts == ("evil",)
     assert said(await node.packages.ready(made))[0] == []
     assert not mark.exists()
     folder = node.store.root / made.package.lock
@@ -221,6 +225,59 @@ async def test_a_wheel_opens_nothing_by_the_files_that_it_brings(python, index, 
     with pytest.raises(InvalidRequest, match="cannot be installed"):
         await python.packages.resolved(spec("uvx", "worse"))
     assert not list(tmp_path.rglob("escaped.py"))
+
+
+LOOKS = """
+import json, os, sys
+
+def tries(path, mode="r"):
+    try:
+        open(path, mode).close()
+    except OSError as error:
+        return "refused"
+    return "done"
+
+def main():
+    own, other, data = sys.prefix + "/pyvenv.cfg", os.environ["OTHER"], os.environ["DATA"]
+    found = {"read": tries(own), "change": tries(own, "a"), "other": tries(other), "data": tries(data)}
+    found["path"] = os.environ["PATH"].startswith(sys.prefix + "/bin:")
+    print(json.dumps([found, sys.argv[1:]]), flush=True)
+    sys.stdin.read()
+"""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("tier", [TIER, Tier.KERNEL])
+async def test_in_each_tier_it_is_installed_and_started_and_sees_its_own_folder_only(tmp_path, index, tier):
+    here = bench(tmp_path / "data", tier, RegistrySettings(pypi=index.as_uri()))
+    add_wheel(index, "looks", "1.0", files={"looks.py": LOOKS})
+    add_wheel(index, "other", "1.0")
+    other = await here.packages.ready(await here.packages.resolved(spec("uvx", "other")))
+    (tmp_path / "data/secret").write_text("x")
+    env = {"OTHER": f"{other.installed}/pyvenv.cfg", "DATA": str(tmp_path / "data/secret")}
+    made = await here.packages.resolved(spec("uvx", "looks", "one", env=env))
+    (tmp_path / "homes").mkdir()
+    options = options_of(tmp_path / "homes", confiner=here.sandboxes, install=here.packages.ready)
+    listener = Listener()
+    async with Supervisor(Metrics("test"), options) as supervisor:
+        process = await supervisor.spawn(made, lambda gone: None)
+        process.attach(listener)
+        await listener.line()
+        assert process.spec.installed == f"{here.store.root}/{made.package.lock}"
+    found, args = json.loads(listener.lines[0])
+    assert found == {"read": "done", "change": "refused", "other": "refused", "data": "refused", "path": True}
+    assert args == ["one"]
+
+
+async def test_a_package_that_cannot_be_installed_is_why_no_process_starts(tmp_path, index):
+    here = bench(tmp_path / "data", TIER, RegistrySettings(pypi=index.as_uri()))
+    package = Package("pypi", "gone", "1.0", "gone", "0" * 64)
+    (tmp_path / "homes").mkdir()
+    options = options_of(tmp_path / "homes", install=here.packages.ready)
+    async with Supervisor(Metrics("test"), options) as supervisor:
+        with pytest.raises(BackendExited, match="its package gone 1.0 cannot be installed on this node") as caught:
+            await supervisor.spawn(spec("uvx", "gone", package=package), lambda gone: None)
+    assert caught.value.started is False
 
 
 @needs_bubblewrap
