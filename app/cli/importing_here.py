@@ -35,7 +35,9 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
                 continue
             spec = body.value(tenant=options.tenant)
             if names_package(spec.command, spec.args):  # which only a gateway installs
-                failed[name] = "names a package: import it at a gateway, with --url or TRUNKLINE_URL"
+                failed[name] = (
+                    "names a package, which a gateway installs that runs: import it there, with --url or TRUNKLINE_URL"
+                )
                 continue
             try:
                 changes = changes_of_backend(None, spec)

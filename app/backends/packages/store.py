@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import stat
 import tempfile
 import time
@@ -172,8 +171,8 @@ def _beside(path: Path) -> Iterator[None]:
 
 def _seal(place: Path, links: Mapping[str, str]) -> None:
     """Makes everything this user's, readable for all, and writable for nobody. Raises InstallFailed."""
-    for name in _OF_TOOLS:
-        shutil.rmtree(place / name, ignore_errors=True)
+    for name in _OF_TOOLS:  # among them what signs in at registries
+        directories.remove_tree(place, name)
     count = 0
     real = os.path.realpath(place)
     try:

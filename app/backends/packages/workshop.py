@@ -6,6 +6,7 @@ of a package runs there. Without namespaces the network is the machine's (`web`:
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ HOME = "packages.0"  # whose user they are where each tenant has one: no tenant'
 MAX_BYTES = 2 << 30  # of one package with all that it needs, and of what is downloaded for it
 MAX_OUTPUT = 1 << 20
 TOLD = 1200  # characters of what a tool has said that are passed on
-LOOK_S = 0.25
+LOOK_S, LOOKING_SHARE = 0.25, 5  # how soon the folder is measured again, and how many times as long as that took
 LIMITS = ProcessLimits(memory_mb=2048, pids=512, cpu=2.0, files=8192, disk_mb=MAX_BYTES >> 20)
 
 
@@ -163,9 +164,12 @@ async def _until_its_end(run: Run, spawner: SpawnerClient, confined: Confined, o
     confined.started(spawned.id)
     try:
         with anyio.fail_after(run.seconds):
+            took = 0.0
             while not ended.done():
-                await asyncio.wait([ended], timeout=LOOK_S)
+                await asyncio.wait([ended], timeout=max(LOOK_S, LOOKING_SHARE * took))
+                began = time.monotonic()
                 used = await anyio.to_thread.run_sync(directories.size, run.folder)
+                took = time.monotonic() - began
                 if used > MAX_BYTES:
                     raise InstallFailed(f"it is more than {MAX_BYTES >> 20} MiB, with all that it needs")
                 if os.fstat(output).st_size > MAX_OUTPUT:

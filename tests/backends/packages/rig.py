@@ -18,6 +18,7 @@ from typing import Any
 from app.backends.packages.packages import Packages, RegistrySettings
 from app.backends.packages.store import Store
 from app.backends.packages.workshop import Workshop
+from app.domain import Network
 from app.errors import NotFound
 from app.jail.egress.egress import Egress
 from app.jail.sandbox.cgroup_roots import CgroupRoots
@@ -71,9 +72,11 @@ class Bench:
 
 def sandboxes_of(tier: Tier) -> Sandboxes:
     """As if probes had found that this tier holds, and no higher one is there."""
-    networks = ("none", "web", "host")
+    networks: tuple[Network, ...] = ("none", "web", "host")
     reports = [
-        TierReport(each, network, [Attempt("", name, True, "") for name in {*promised(each, network), "memory", "pids"}])
+        TierReport(
+            each, network, [Attempt("", name, True, "") for name in {*promised(each, network), "memory", "pids"}]
+        )
         for each in Tier
         if Tier.NONE < each <= tier
         for network in networks

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from app.backends.packages.packages import RegistrySettings
 from app.backends.packages.store import Store
 from app.domain import BackendSpec, Package
 from app.errors import BackendExited, InvalidRequest
+from app.jail.sandbox.composer import Place
 from app.jail.sandbox.tiers import Tier
 from app.processes.supervisor import Supervisor
 from app.telemetry.metrics import Metrics
@@ -216,15 +218,20 @@ async def test_a_wheel_opens_nothing_by_the_files_that_it_brings(python, index, 
     assert os.path.realpath(folder / "bin/python") == os.path.realpath(sys.executable)
     assert str(secret) not in (folder / "pyvenv.cfg").read_text()
     assert not list(folder.rglob("pth-ran"))
-    confined = await python.sandboxes.confine(ready, workshop.composer.Place("/nowhere", "/nowhere"))
+    confined = await python.sandboxes.confine(ready, Place("/nowhere", "/nowhere"))
     assert str(folder) in confined.command.argv
     assert str(secret) not in confined.command.argv
     confined.close()
 
-    add_wheel(index, "worse", "1.0", files={"../../../../../escaped.py": "x"})
-    with pytest.raises(InvalidRequest, match="cannot be installed"):
+    add_wheel(index, "worse", "1.0", files={f"{'../' * depth}escaped.py": "x" for depth in range(1, 9)})
+    with suppress(InvalidRequest):  # or what would be outside is left out
         await python.packages.resolved(spec("uvx", "worse"))
-    assert not list(tmp_path.rglob("escaped.py"))
+    store = python.store.root
+    escaped = [
+        each for each in tmp_path.rglob("escaped.py") if each.relative_to(store).parts[0] not in python.installed
+    ]
+    assert escaped == []
+    assert not Path("/escaped.py").exists()
 
 
 LOOKS = """
@@ -275,7 +282,7 @@ async def test_a_package_that_cannot_be_installed_is_why_no_process_starts(tmp_p
     (tmp_path / "homes").mkdir()
     options = options_of(tmp_path / "homes", install=here.packages.ready)
     async with Supervisor(Metrics("test"), options) as supervisor:
-        with pytest.raises(BackendExited, match="its package gone 1.0 cannot be installed on this node") as caught:
+        with pytest.raises(BackendExited, match=r"its package gone 1\.0 cannot be installed on this node") as caught:
             await supervisor.spawn(spec("uvx", "gone", package=package), lambda gone: None)
     assert caught.value.started is False
 
@@ -329,5 +336,5 @@ async def test_what_cannot_be_installed_is_a_clear_error(python, index, line, wo
 @needs_bubblewrap
 async def test_a_node_without_npm_says_so(python, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(InvalidRequest, match="this node has no `npm` on its PATH"):
+    with pytest.raises(InvalidRequest, match=r"this node has no `npm` on its PATH"):
         await python.packages.resolved(spec("npx", "notes"))
