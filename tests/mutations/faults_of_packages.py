@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 PACKAGES, LOCK = ("tests/backends/packages/test_packages.py",), ("tests/backends/packages/test_lock.py",)
 REGISTRIES = ("tests/backends/packages/test_registries.py",)
-_PYPI, _LOCK = "app/backends/packages/_pypi.py", "app/backends/packages/lock.py"
+_PYPI, _LOCK = "app/backends/packages/_pypi.py", "app/backends/packages/_lock.py"
 _REGISTRIES, _STORE = "app/backends/packages/registries.py", "app/backends/packages/store.py"
 
 FAULTS_OF_PACKAGES = (

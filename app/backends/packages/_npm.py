@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from app.backends.packages._lock import Lock
 from app.backends.packages._programs import MAX_PROGRAMS, Program, is_inside
-from app.backends.packages.lock import Lock
 from app.backends.packages.recognition import PackageRequest
 from app.backends.packages.registries import Source, npm_program
 from app.backends.packages.store import Building

@@ -9,8 +9,8 @@ from contextlib import suppress
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+from app.backends.packages._lock import Lock, normalised
 from app.backends.packages._programs import MAX_PROGRAMS, Program, is_inside
-from app.backends.packages.lock import Lock, normalised
 from app.backends.packages.recognition import PackageRequest
 from app.backends.packages.registries import Source, ToolMissing, uv_program
 from app.backends.packages.store import Building

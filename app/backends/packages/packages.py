@@ -14,8 +14,8 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
+from app.backends.packages._lock import Lock, LockRefused, read_lock, scripts_in
 from app.backends.packages._programs import Program, chosen
-from app.backends.packages.lock import Lock, LockRefused, read_lock, scripts_in
 from app.backends.packages.recognition import NotInstallable, PackageRequest, recognised
 from app.backends.packages.registries import Source, ToolMissing, of_npm, of_pypi
 from app.backends.packages.store import Building, Store

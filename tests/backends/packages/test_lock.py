@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.backends.packages.lock import MAX_LOCK_BYTES, Lock, LockRefused, read_lock, scripts_in
+from app.backends.packages._lock import MAX_LOCK_BYTES, Lock, LockRefused, read_lock, scripts_in
 
 INTEGRITY = "sha512-" + "A" * 86 + "=="
 HASH = "--hash=sha256:" + "0" * 64

@@ -2,7 +2,7 @@
 
 import pytest
 
-PATH = "/tenants/acme/backends"
+PATH = "/api/v1/tenants/acme/backends"
 NOTES = {"name": "notes", "command": "npx", "args": ["-y", "notes-mcp", "--port", "3"]}
 
 
