@@ -178,6 +178,8 @@ async def change_backend(
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = await access.admin.packages.resolved(_patched(access, spec, patch, switch), spec)
+    if changed.package != spec.package:  # it may have taken a while
+        await access.require_still(Scope.PLATFORM_ADMIN)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -169,7 +170,7 @@ class Packages:
         links = await anyio.to_thread.run_sync(tool.furnish, lock, building)
         for each in tool.finishing(lock, building):
             await self._workshop.run(each)
-        programs = await anyio.to_thread.run_sync(tool.programs, lock, building.place)
+        programs = partial(tool.programs, lock)
         await anyio.to_thread.run_sync(self._store.keep, building, lock.hash, programs, links)
         found = await anyio.to_thread.run_sync(self._store.find, lock.hash)
         assert found is not None

@@ -91,6 +91,8 @@ def of_npm(registry: str | None, environ: Mapping[str, str]) -> Source:
     env = {name: value for name, value in env.items() if not (registry and name.lower() == "npm_config_registry")}
     own_files = {"npm_config_userconfig": "{files}/npmrc", "npm_config_globalconfig": "{files}/none"}
     places, read = _places(urls)
+    authorities = str(told.get("cafile") or "")
+    read += (authorities,) if os.path.isfile(authorities) else ()
     return Source(places, {**env, **own_files, "npm_config_noproxy": ""}, {"npmrc": text, "none": ""}, read)
 
 
@@ -209,7 +211,7 @@ def _places(urls: Iterable[str]) -> tuple[frozenset[Place], tuple[str, ...]]:
             continue
         if parts.scheme in ("http", "https") and parts.hostname:
             places.add((parts.hostname.lower(), port))
-        elif parts.scheme in ("file", "") and os.path.isdir(path := unquote(parts.path)):
+        elif parts.scheme in ("file", "") and (path := unquote(parts.path)).startswith("/") and os.path.isdir(path):
             folder = os.path.realpath(path)  # an index in `simple` has its files beside that
             folders.add(os.path.dirname(folder) if os.path.basename(folder) == "simple" else folder)
     return frozenset(places), tuple(sorted(folders))

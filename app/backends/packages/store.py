@@ -12,7 +12,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,8 +72,10 @@ class Store:
     def find(self, lock: str) -> Path | None:
         """The folder of this lock, which stays from now on; None if it is not installed."""
         place = self.root / lock
-        if lock in self._held:
+        if lock in self._held and place.is_dir():
             return place
+        if (gone := self._held.pop(lock, None)) is not None:  # somebody has removed it
+            os.close(gone)
         if not _is_lock(lock):
             raise ValueError(lock)
         try:
@@ -101,16 +103,20 @@ class Store:
         directories.share_lock(descriptor)
         return Building(place, descriptor)
 
-    def keep(self, building: Building, lock: str, programs: Mapping[str, Program], links: Mapping[str, str]) -> None:
-        """Gives a folder that is complete its name. Nothing may run in it any more. `links`: the symbolic links that
-        may lead out of it.
+    def keep(
+        self, building: Building, lock: str, programs: Callable[[Path], Mapping[str, Program]], links: Mapping[str, str]
+    ) -> None:
+        """Gives a folder that is complete its name. Nothing may run in it any more. `programs` finds those in it, when
+        it is known that there is nothing in it but files. `links`: the symbolic links that may lead out of it.
 
         Raises:
             InstallFailed: there is something in it that must not be.
         """
-        manifest = {"programs": {name: asdict(each) for name, each in programs.items()}}
-        building.put(MANIFEST, json.dumps(manifest))
         _seal(building.place, links)
+        manifest = {"programs": {name: asdict(each) for name, each in programs(building.place).items()}}
+        building.put(MANIFEST, json.dumps(manifest))
+        os.chmod(building.place / MANIFEST, 0o444)
+        os.chmod(building.place, 0o555)
         with _beside(self.root / f".{lock}"):
             if not (self.root / lock).exists():  # another node may have been faster
                 os.rename(building.place, self.root / lock)
@@ -182,7 +188,7 @@ def _seal(place: Path, links: Mapping[str, str]) -> None:
                 raise InstallFailed(f"it has more than {MAX_FILES} files")
             for name in (*files, *names):
                 _seal_entry(name, opened, os.path.relpath(os.path.join(folder, name), place), real, links)
-            _own(opened, 0o555)
+            _own(opened, 0o755 if folder == str(place) else 0o555)  # the folder itself is not complete yet
     except RecursionError:
         raise InstallFailed("it has too many directories in each other") from None
 

@@ -36,6 +36,7 @@ HOME = "packages.0"  # whose user they are where each tenant has one: no tenant'
 MAX_BYTES = 2 << 30  # of one package with all that it needs, and of what is downloaded for it
 MAX_OUTPUT = 1 << 20
 TOLD = 1200  # characters of what a tool has said that are passed on
+_AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")  # of the node, beside those of the machine
 LOOK_S, LOOKING_SHARE = 0.25, 5  # how soon the folder is measured again, and how many times as long as that took
 LIMITS = ProcessLimits(memory_mb=2048, pids=512, cpu=2.0, files=8192, disk_mb=MAX_BYTES >> 20)
 
@@ -122,8 +123,9 @@ class Workshop:
         files = str(run.folder / "files")
         env = {name: value.replace("{files}", files) for name, value in source.env.items()}
         env |= {name: value.replace("{folder}", folder) for name, value in run.env.items()}
-        env |= {"NO_PROXY": "", "no_proxy": ""}
-        sandbox = Sandbox(read=(*run.read, *source.read), write=(folder,), network=network)
+        own = {name: os.environ[name] for name in _AUTHORITIES if os.path.exists(os.environ.get(name, ""))}
+        env |= {**own, "NO_PROXY": "", "no_proxy": ""}
+        sandbox = Sandbox(read=(*run.read, *source.read, *own.values()), write=(folder,), network=network)
         return BackendSpec(
             "packages", "packages", run.argv[0], args=run.argv[1:], env=env, cwd=folder, sandbox=sandbox,
             limits=LIMITS, home=HOME, installed=folder,
