@@ -137,9 +137,6 @@ class Store:
                 removed.append(name)
         return removed
 
-    def size(self, lock: str) -> int:
-        return directories.size(self.root / lock)
-
     def _names(self) -> list[str]:
         try:
             return sorted(os.listdir(self.root))
