@@ -37,8 +37,9 @@ from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, Scope, Selection, is_name, views
+from app.domain import BackendSpec, Sandbox, Scope, Selection, is_name, views
 from app.domain.resources.backends import HIDDEN
+from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
@@ -168,15 +169,18 @@ async def change_backend(
 ) -> ChangedBackend:
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
-    stop. Only the platform switches on what the platform has switched off."""
-    if patch.model_fields_set - _OF_URL and not is_platform_admin(access.principal):
+    stop. Only the platform switches on what the platform has switched off. They may also give its
+    `sandbox.network.allow` what the tenant's `network_allow` has, or take something away from its network."""
+    asked = patch.model_fields_set - ({"sandbox"} if _is_of_the_network(patch) else set[str]())
+    if asked - _OF_URL and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
-    if patch.model_fields_set - _OF_TENANT:
+    if asked - _OF_TENANT:
         require_may_register(access, spec.url)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = _patched(access, spec, patch, switch)
+    await require_may_reach(access, spec.sandbox, changed.sandbox)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -287,6 +291,24 @@ def require_may_register(access: Access, url: str | None) -> None:
     """A command is permission to execute code. Raises Forbidden."""
     if url is None and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+
+
+def _is_of_the_network(patch: BackendPatch) -> bool:
+    return patch.sandbox is not None and patch.sandbox.model_fields_set == {"network"}
+
+
+async def require_may_reach(access: Access, old: Sandbox, new: Sandbox) -> None:
+    """Raises Forbidden: the network is more than it was, and more than the platform lets the tenant's own
+    administrators give."""
+    if new == old or is_platform_admin(access.principal):
+        return
+    is_more = new.network_kind == "host" or (new.has_web and not old.has_web)
+    if old.network_kind != "host" and (is_more or set(new.allow) - set(old.allow)):
+        tenant = await access.admin.tenants.get(access.tenant)
+        lacking = not_covered(set(new.allow) - set(old.allow), tenant.network_allow)
+        if is_more or lacking:
+            words = "" if is_more else f": the tenant's `network_allow` does not have {', '.join(sorted(lacking))}"
+            raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes, why=words)
 
 
 async def url_if_there(access: Access, name: str) -> str | None:
