@@ -130,7 +130,7 @@ def findings(
         elif kind == "system call":
             calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
         elif kind == "address":
-            network, note = _direct(what, spec.sandbox.network, each, has_proxy=besides.has_proxy)
+            network, note = _direct(what, spec.sandbox.network_kind, each, has_proxy=besides.has_proxy)
             addresses.append(Missed(kind, what, None, count, _entry(network), note=note))
         elif kind == "file":
             is_hidden = each.get("is_hidden", False)

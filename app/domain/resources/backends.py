@@ -117,9 +117,9 @@ class AllowList:
         tuple[Place, ...],
         _each_once,
         Meta(min_length=1, max_length=MAX_DESTINATIONS),
-        "By TCP, without a proxy: `HOST:PORT`, with a name, an address, or a network like 10.20.0.0/16. A name leads to "
-        "public addresses only, unless it ends in `.internal` or another name of private networks, or its network is "
-        "given: `db.example.com:5432@10.20.0.0/16`. 127.0.0.1 is the node.",
+        "By TCP, without a proxy: `HOST:PORT`, with a name, an address, or a network like 10.20.0.0/16. A name leads "
+        "to public addresses only, unless it ends in `.internal` or another name of private networks, or its network "
+        "is given: `db.example.com:5432@10.20.0.0/16`. 127.0.0.1 is the node.",
     ] = ()
     web: Annotated[bool, "Whether the proxy of `web` is there besides."] = False
 

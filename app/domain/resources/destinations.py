@@ -17,7 +17,8 @@ NAMED = IPv4Network("198.18.0.0/16")
 
 _FORM = (
     "{text} is not HOST:PORT: a name or an address, like db.internal:5432, 10.20.0.7:443 or [2001:db8::7]:443; a "
-    "network like 10.20.0.0/16:443; or a name with the network that it leads into, like db.example.com:5432@10.20.0.0/16"
+    "network like 10.20.0.0/16:443; or a name with the network that it leads into, like "
+    "db.example.com:5432@10.20.0.0/16"
 )
 _entry = re.compile(
     r"(?P<name>[a-z0-9](?:[a-z0-9._-]{0,251}[a-z0-9])?|\[[0-9a-f:]{2,39}\])(?:/(?P<bits>[0-9]{1,3}))?"
@@ -59,6 +60,16 @@ class Destination:
         """Whether a name says of itself that it is of a private network."""
         return bool(self.name) and _is_private_name(self.name) is not None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is one address."""
+        return not self.name and self.network is not None and self.network.num_addresses == 1
+
+    @property
+    def is_of_loopback(self) -> bool:
+        """Whether its network is nothing else."""
+        return self.network is not None and _is_within(self.network, _LOOPBACK)
+
     def leads_to(self, address: Address, *, is_public: bool, is_here: bool) -> bool:
         """Whether this entry allows a connection to an address, which its name has been resolved to. `is_here`: it is
         one of this machine. The one rule of where `allow` leads:
@@ -68,20 +79,15 @@ class Destination:
         3. With a network only into it; a private name (`is_private_name`) without one also to private addresses.
         4. Any other name to public addresses only: whoever has it may let it lead anywhere at any time.
         """
+        is_within = self.network is not None and address in self.network
         if any(address in each for each in _METADATA):
-            return (
-                self.network is not None
-                and not self.name
-                and self.network.num_addresses == 1
-                and (address in self.network)
-            )
+            return is_within and self.is_exact
         if address.is_loopback:
-            is_named = self.network is not None and _is_within(self.network, _LOOPBACK)
-            return self.name == LOCALHOST or (is_named and self.network is not None and address in self.network)
+            return self.name == LOCALHOST or (is_within and self.is_of_loopback)
         if any(address in each for each in _NOWHERE) or (address.version == 6 and not _is_plain(address)):
             return False
         if self.network is not None:
-            return address in self.network
+            return is_within
         return self.is_private_name or (is_public and not is_here)
 
     def covers(self, other: "Destination") -> bool:
@@ -90,11 +96,8 @@ class Destination:
             return False
         if self.network is None or other.network is None:
             return self.network is other.network
-        if self.network.version != other.network.version:
-            return False
         is_exact = any(_overlap(other.network, each) for each in _METADATA)
-        inner, outer = other.network, self.network
-        return inner == outer if is_exact else inner.subnet_of(outer)  # type: ignore[arg-type] - of one version
+        return other.network == self.network if is_exact else _is_within(other.network, (self.network,))
 
 
 def parse(text: str) -> Destination:
@@ -168,7 +171,7 @@ def _overlap(one: Network, other: Network) -> bool:
 
 
 def _is_within(network: Network, outer: Iterable[Network]) -> bool:
-    return any(network.version == each.version and network.subnet_of(each) for each in outer)  # type: ignore[arg-type]
+    return any(network[0] in each and network[-1] in each for each in outer)
 
 
 Place = Annotated[str, Meta(max_length=350), is_destination]

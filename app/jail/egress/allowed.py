@@ -1,4 +1,4 @@
-"""What a process reaches without a proxy: the `allow` of its backend, and the names and addresses that stand for it there.
+"""What a process reaches without a proxy: the `allow` of its backend, and the addresses that stand for it there.
 
 In the process's network a name has an address of `NAMED`, which only its hosts file knows; the other addresses are what
 they are outside. So whatever a connection there was meant for follows from its address.

@@ -15,6 +15,7 @@ from typing import Self
 import anyio
 import anyio.abc
 
+from app.domain.resources.backends import PROXY_PORT
 from app.domain.resources.destinations import MAX_DESTINATIONS
 from app.jail.egress._connection import Connection, Services
 from app.jail.egress._incoming import Beginning, Incoming, Meant
@@ -23,7 +24,7 @@ from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
 from app.jail.egress.outgoing import Outgoing, PortRule, Rule
 from app.jail.egress.refusals import Reason
-from app.jail.sandbox.environment import PROXY_PORT, proxy_environment
+from app.jail.sandbox.environment import proxy_environment
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
 from app.text.public_addresses import Address, Network

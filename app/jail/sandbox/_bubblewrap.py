@@ -61,7 +61,8 @@ class Room:
     it may write. `uid`: the user it becomes; only if this process is root. `extra`: more to be seen, as (path outside,
     path inside), such as a socket. `is_filtered`: a system call filter comes on INNER_SECCOMP_FD.
     `has_accounts`: its users and groups, on INNER_PASSWD_FD and INNER_GROUP_FD. `has_hosts`: its hosts file, on
-    INNER_HOSTS_FD. `has_variables`: commands of a shell, which set variables, on INNER_VARIABLES_FD. `has_rooms`: it is a template's: there will be user namespaces below it.
+    INNER_HOSTS_FD. `has_variables`: commands of a shell, which set variables, on INNER_VARIABLES_FD. `has_rooms`: it is
+    a template's: there will be user namespaces below it.
     """
 
     needs: Needs

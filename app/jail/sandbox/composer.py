@@ -8,13 +8,14 @@ from pathlib import Path
 import anyio.to_thread
 
 from app.domain import BackendSpec, Network, ProcessLimits, Sandbox
+from app.domain.resources.backends import PROXY_PORT
 from app.domain.resources.destinations import port_of
 from app.jail.egress.allowed import Allowed
 from app.jail.egress.egress import Egress, EgressLine
 from app.jail.egress.outgoing import NothingAllowed
 from app.jail.sandbox import _handed_in as handed_in
 from app.jail.sandbox._bubblewrap import CAPABILITIES, HOME, HOSTNAME, TEMPORARY, Room, below_temporary, sizes, wrap
-from app.jail.sandbox.environment import PROXY_PORT, environment_of, proxy_environment
+from app.jail.sandbox.environment import environment_of, proxy_environment
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
 from app.jail.sandbox.tiers import Profile, Tier

@@ -28,7 +28,7 @@ WEAKER: Mapping[str, str] = {
 }
 PORTS_ONLY: Mapping[Network, str] = {
     "web": "`web` is by ports: private addresses on 80 and 443 can be reached, and any address with datagrams",
-    "allow": "`allow` is by ports: every address can be reached on the ports that it names, and any address with datagrams",
+    "allow": "`allow` is by ports: every address can be reached on those that it names, and any address with datagrams",
 }
 # What a process can do about the network is the same with each of these: what differs is what the node passes on.
 PROBED_AS: Mapping[Network, Network] = {"allow": "web"}
