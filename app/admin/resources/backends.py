@@ -169,8 +169,8 @@ async def change_backend(
 ) -> ChangedBackend:
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
-    stop. Only the platform switches on what the platform has switched off. They may also give its
-    `sandbox.network.allow` what the tenant's `network_allow` has, or take something away from its network."""
+    stop. Only the platform switches on what the platform has switched off. They may also have in its
+    `sandbox.network.allow` what the tenant's `network_allow` has."""
     asked = patch.model_fields_set - ({"sandbox"} if _is_of_the_network(patch) else set[str]())
     if asked - _OF_URL and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
@@ -180,7 +180,8 @@ async def change_backend(
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = _patched(access, spec, patch, switch)
-    await require_may_reach(access, spec.sandbox, changed.sandbox)
+    if _is_of_the_network(patch):
+        await _require_may_allow(access, spec.sandbox, changed.sandbox)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -297,18 +298,18 @@ def _is_of_the_network(patch: BackendPatch) -> bool:
     return patch.sandbox is not None and patch.sandbox.model_fields_set == {"network"}
 
 
-async def require_may_reach(access: Access, old: Sandbox, new: Sandbox) -> None:
-    """Raises Forbidden: the network is more than it was, and more than the platform lets the tenant's own
-    administrators give."""
-    if new == old or is_platform_admin(access.principal):
+async def _require_may_allow(access: Access, old: Sandbox, new: Sandbox) -> None:
+    """Raises Forbidden: it is more than the platform lets the tenant's own administrators give."""
+    if is_platform_admin(access.principal):
         return
-    is_more = new.network_kind == "host" or (new.has_web and not old.has_web)
-    if old.network_kind != "host" and (is_more or set(new.allow) - set(old.allow)):
-        tenant = await access.admin.tenants.get(access.tenant)
-        lacking = not_covered(set(new.allow) - set(old.allow), tenant.network_allow)
-        if is_more or lacking:
-            words = "" if is_more else f": the tenant's `network_allow` does not have {', '.join(sorted(lacking))}"
-            raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes, why=words)
+    kinds = {old.network_kind, new.network_kind}
+    if "allow" not in kinds or kinds & {"web", "host"} or (new.has_web and not old.has_web):
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+    more = set(new.allow) - set(old.allow)
+    lacking = not_covered(more, (await access.admin.tenants.get(access.tenant)).network_allow) if more else []
+    if lacking:
+        why = f": the tenant's `network_allow` does not have {', '.join(sorted(lacking))}"
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes, why=why)
 
 
 async def url_if_there(access: Access, name: str) -> str | None:

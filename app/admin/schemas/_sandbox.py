@@ -82,13 +82,19 @@ _NETWORK_SCHEMA: Mapping[str, Any] = {
 
 def _network(value: Any) -> Any:
     """In one step, so that an error names what is wrong and not the forms that it might have."""
-    if isinstance(value, Mapping) and "allow" not in value:
+    if isinstance(value, Mapping) and value.get("allow") is None:
         raise _wrong("an object has `allow`: a list of HOST:PORT")
-    return _part_of_network(value)
+    return _checked(value)
 
 
 def _part_of_network(value: Any) -> Any:
-    """As a merge patch may have it."""
+    """As a merge patch may have it: null restores a default."""
+    given = {name: each for name, each in value.items() if each is not None} if isinstance(value, Mapping) else value
+    _checked(given)
+    return value
+
+
+def _checked(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _allow_list(value)
     if isinstance(value, str) and value in _MODES:

@@ -5,13 +5,14 @@ they are outside. So whatever a connection there was meant for follows from its 
 """
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 from app.domain.resources.destinations import LOCALHOST, NAMED, Destination, parse
 from app.jail.egress.outgoing import Outgoing, Rule
 from app.jail.egress.refusals import Reason, Refused
 from app.text.public_addresses import Address
 
+_V6_LOOPBACK = (IPv6Network("::1/128"),)
 LOOPBACK: Sequence[Address] = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 
 
@@ -38,8 +39,9 @@ class Allowed:
 
     @property
     def hosts(self) -> str:
-        """The hosts file."""
-        own = f"127.0.0.1 {LOCALHOST}\n::1 {LOCALHOST} ip6-localhost ip6-loopback\n"
+        """The hosts file. Who is sent to ::1 in vain may not try 127.0.0.1: his connection was accepted."""
+        six = any(each.name == LOCALHOST or each.network in _V6_LOOPBACK for each in self._entries)
+        own = f"127.0.0.1 {LOCALHOST}\n::1 ip6-localhost ip6-loopback{f' {LOCALHOST}' if six else ''}\n"
         return own + "".join(f"{address} {name}\n" for name, address in self._address_of.items())
 
     def host_at(self, address: Address, port: int) -> Address | str:
