@@ -80,7 +80,7 @@ class Destination:
         4. Any other name to public addresses only: whoever has it may let it lead anywhere at any time.
         """
         is_within = self.network is not None and address in self.network
-        if any(address in each for each in _METADATA):
+        if is_metadata(address):
             return is_within and self.is_exact
         if address.is_loopback:
             return self.name == LOCALHOST or (is_within and self.is_of_loopback)
@@ -117,6 +117,11 @@ def parse(text: str) -> Destination:
         raise Unfit("destination", "{text}: only a name leads into a network", text=ascii(text[:100]))
     bits = "" if match["bits"] is None else f"/{match['bits']}"
     return Destination(port, "", _network(host.strip("[]") + bits, text))
+
+
+def is_metadata(address: Address) -> bool:
+    """Whether a cloud may tell settings and credentials of its machines there."""
+    return any(address in each for each in _METADATA) or address.is_link_local
 
 
 def port_of(text: str) -> int:

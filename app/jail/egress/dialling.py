@@ -118,7 +118,7 @@ class Dialler:
             if entries:
                 await self._require_led_to(address, outgoing, entries)
             elif not self._is_allowed(address, outgoing.port):
-                raise _not_public(outgoing)
+                raise _not_public(outgoing, address)
         return addresses
 
     async def _addresses(self, outgoing: Outgoing, entries: Sequence[Destination]) -> Sequence[Address]:
@@ -170,12 +170,14 @@ def _not_led_to(outgoing: Outgoing, address: Address) -> Refused:
     where = "this machine" if address.is_loopback else f"{address}, which is not public"
     example = f"{outgoing.destination}@{address}"
     words = f"{outgoing.host} leads to {where}: the entry must name that network, like {example}"
-    return Refused(Reason.ADDRESS, words)
+    return Refused(Reason.ADDRESS, words, led_to=str(address))
 
 
-def _not_public(outgoing: Outgoing) -> Refused:
-    where = "is at an address that is" if isinstance(outgoing.host, str) else "is"
-    return Refused(Reason.ADDRESS, f"{outgoing.host} {where} not public, or of the gateway itself")
+def _not_public(outgoing: Outgoing, address: Address | None = None) -> Refused:
+    is_name = isinstance(outgoing.host, str)
+    where = "is at an address that is" if is_name else "is"
+    led_to = "" if address is None or not is_name else str(_real(address))
+    return Refused(Reason.ADDRESS, f"{outgoing.host} {where} not public, or of the gateway itself", led_to)
 
 
 def _is_here(address: Address, port: int) -> bool:
