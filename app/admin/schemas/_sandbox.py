@@ -84,7 +84,8 @@ def _network(value: Any) -> Any:
     """In one step, so that an error names what is wrong and not the forms that it might have."""
     if isinstance(value, Mapping) and value.get("allow") is None:
         raise _wrong("an object has `allow`: a list of HOST:PORT")
-    return _checked(value)
+    checked = _checked(value)
+    return checked if isinstance(checked, str) else {"web": False, **checked}
 
 
 def _part_of_network(value: Any) -> Any:
