@@ -41,8 +41,8 @@ SO_MAX_PACING_RATE = 47  # bytes per second; the module `socket` does not know i
 
 
 class AnyPort:
-    async def permit(self, outgoing: Any) -> None:
-        pass
+    async def permit(self, outgoing: Any) -> tuple[()]:
+        return ()
 
 
 def serve(listener: socket.socket, size: int, certificate: str | None, gbit: float | None) -> None:

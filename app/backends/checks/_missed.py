@@ -49,6 +49,10 @@ _GOES_AROUND = (
 _BY_REGISTRATION = "Its registration names it; what the program asked for is not known, as it resolves no name yet."
 _IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
 _NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
+_NAMES_ITS_NETWORK = (
+    "The name leads to an address that is not public: its entry in `network.allow` has to say into which network, like "
+    "db.example.com:5432@10.20.0.0/16."
+)
 _NOWHERE = "No entry of `allow` leads there."
 _METADATA = "No entry is proposed: a cloud hands out the machine's credentials there."
 _UNHEARD = "Nothing listens there on this node now: without that no entry helps."
@@ -366,24 +370,30 @@ def _are_forbidden(paths: Sequence[str], forbidden: Sequence[str]) -> bool:
 
 def _proxied(refused: Sequence[tuple[str, str]], spec: BackendSpec) -> list[Missed]:
     """What was asked of the proxy or of a listener, and is refused by a rule (it is not allowed, or there is no
-    network) or for what it is. A name is followed by the address to which it led."""
+    network) or for what it is."""
     found = list[Missed]()
     for (destination, reason), count in Counter(refused).items():
         if reason in ("rule", "address", "port"):
-            found.append(_refused(_shown(destination), count, spec))
+            found.append(_refused(_shown(destination), reason, count, spec))
     return found[::-1]
 
 
-def _refused(destination: str, count: int, spec: BackendSpec) -> Missed:
-    asked, _, led_to = destination.partition("@")
-    if _is_metadata(led_to or asked.rpartition(":")[0]):
-        return Missed("address", asked, None, count, None, note=_METADATA)
+def _refused(destination: str, reason: str, count: int, spec: BackendSpec) -> Missed:
+    why_not = _why_no_entry(destination, reason, spec)
+    if why_not is not None:
+        return Missed("address", destination, None, count, None, note=why_not)
+    return _to(destination, count, _IF_PUBLIC if parse(destination).name else None)
+
+
+def _why_no_entry(destination: str, reason: str, spec: BackendSpec) -> str | None:
+    if _is_metadata(destination.rpartition(":")[0]):
+        return _METADATA
     if not _can_be_named(destination):
-        return Missed("address", asked, None, count, None, note=_NOWHERE)
-    if not not_covered([destination], spec.sandbox.allow):
-        return Missed("address", asked, None, count, None, note=_NEVER_REACHED)
-    note = _IF_PUBLIC if not led_to and parse(destination).name else None
-    return replace(_to(destination, count, note), what=asked)
+        return _NOWHERE
+    known, is_allowed = parse(destination), not not_covered([destination], spec.sandbox.allow)
+    if reason == "address" and known.name and (is_allowed or not known.is_private_name):
+        return _NAMES_ITS_NETWORK
+    return _NEVER_REACHED if is_allowed else None
 
 
 def _is_metadata(host: str) -> bool:

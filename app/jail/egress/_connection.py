@@ -53,7 +53,7 @@ class Owner(Protocol):
     def full(self) -> Reason | None:
         """Which limit its connections are over."""
 
-    def note(self, outgoing: Outgoing, refused: Refused) -> None:
+    def note(self, outgoing: Outgoing, reason: Reason) -> None:
         """A connection was refused, or could not be made."""
 
 
@@ -187,7 +187,7 @@ class Connection:
         except Refused as refused:
             self._tell(refused, outgoing)
             if outgoing is not None:
-                owner.note(outgoing, refused)
+                owner.note(outgoing, refused.reason)
             await self._refuse(self._beginning.refusal(refused))
         finally:
             self._client.close()

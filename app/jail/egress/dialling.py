@@ -118,7 +118,7 @@ class Dialler:
             if entries:
                 await self._require_led_to(address, outgoing, entries)
             elif not self._is_allowed(address, outgoing.port):
-                raise _not_public(outgoing, address)
+                raise _not_public(outgoing)
         return addresses
 
     async def _addresses(self, outgoing: Outgoing, entries: Sequence[Destination]) -> Sequence[Address]:
@@ -151,7 +151,7 @@ class Dialler:
         real, port = _real(address), outgoing.port
         is_here = real in self._own_addresses or _is_here(real, port)
         if not any(each.leads_to(real, is_public=is_public(real), is_here=is_here) for each in entries):
-            raise _not_led_to(outgoing, real)
+            raise _not_led_to(outgoing)
         if is_here and await anyio.to_thread.run_sync(self._listening.is_of_a_backend, real, port):
             raise Refused(Reason.ADDRESS, f"another backend listens at {outgoing.destination}")
 
@@ -160,24 +160,22 @@ def _real(address: Address) -> Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+def _not_public(outgoing: Outgoing) -> Refused:
+    where = "is at an address that is" if isinstance(outgoing.host, str) else "is"
+    return Refused(Reason.ADDRESS, f"{outgoing.host} {where} not public, or of the gateway itself")
+
+
 def _of_the_gateway(outgoing: Outgoing) -> Refused:
     return Refused(Reason.ADDRESS, f"{outgoing.destination} is the gateway's own")
 
 
-def _not_led_to(outgoing: Outgoing, address: Address) -> Refused:
-    if not isinstance(outgoing.host, str):
-        return Refused(Reason.ADDRESS, f"{outgoing.destination} is an address that must be named by itself")
-    where = "this machine" if address.is_loopback else f"{address}, which is not public"
-    example = f"{outgoing.destination}@{address}"
-    words = f"{outgoing.host} leads to {where}: the entry must name that network, like {example}"
-    return Refused(Reason.ADDRESS, words, led_to=str(address))
-
-
-def _not_public(outgoing: Outgoing, address: Address | None = None) -> Refused:
-    is_name = isinstance(outgoing.host, str)
-    where = "is at an address that is" if is_name else "is"
-    led_to = "" if address is None or not is_name else str(_real(address))
-    return Refused(Reason.ADDRESS, f"{outgoing.host} {where} not public, or of the gateway itself", led_to)
+def _not_led_to(outgoing: Outgoing) -> Refused:
+    """Without the address of a name: it is nothing for the program."""
+    if isinstance(outgoing.host, str):
+        return Refused(
+            Reason.ADDRESS, f"{outgoing.host} leads to an address that is not public: its entry must name that"
+        )
+    return Refused(Reason.ADDRESS, f"{outgoing.destination} is an address that must be named by itself")
 
 
 def _is_here(address: Address, port: int) -> bool:

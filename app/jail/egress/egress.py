@@ -23,7 +23,7 @@ from app.jail.egress.allowed import Allowed, AllowedRule, NothingElse
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
 from app.jail.egress.outgoing import Outgoing, PortRule, Rule
-from app.jail.egress.refusals import Reason, Refused
+from app.jail.egress.refusals import Reason
 from app.jail.sandbox.environment import proxy_environment
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
@@ -335,14 +335,12 @@ class EgressLine:
     def full(self) -> Reason | None:
         return self._egress.full(self._count, self.tenant)
 
-    def note(self, outgoing: Outgoing, refused: Refused) -> None:
-        led_to = f"@{refused.led_to}" if refused.led_to else ""
-        self._refused.append((outgoing.destination + led_to, refused.reason.label))
+    def note(self, outgoing: Outgoing, reason: Reason) -> None:
+        self._refused.append((outgoing.destination, reason.label))
 
     @property
     def refused(self) -> Sequence[tuple[str, str]]:
-        """The last connections that were refused or could not be made: destination, with `@` and its address if that is
-        where its name led in vain, and reason."""
+        """The last connections that were refused or could not be made: destination and reason."""
         return tuple(self._refused)
 
     def sweep(self, idle_since: float) -> None:

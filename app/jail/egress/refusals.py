@@ -56,12 +56,11 @@ class Reason(Enum):
 
 
 class Refused(Exception):
-    """The connection is not made. `detail` is for the program that asked for it; `led_to` the address of its name
-    where no entry of `allow` leads."""
+    """The connection is not made. `detail` is for the program that asked for it."""
 
-    def __init__(self, reason: Reason, detail: str = "", led_to: str = "") -> None:
+    def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(detail or reason.value.phrase)
-        self.reason, self.led_to = reason, led_to
+        self.reason = reason
 
     def http(self) -> bytes:
         """The whole answer."""

@@ -226,8 +226,8 @@ async def test_a_tenant_s_administrator_allows_what_the_platform_lists_for_the_t
         assert (status, detail) == (
             403, f"this needs the scope platform:admin: the tenant's `network_allow` does not have {lacking}",
         )  # fmt: skip
-    for network in ("web", "host", allowed("db.internal:5432", web=True)):
-        assert (await asked(network))[0] == 403
+    for other in ("web", "host", allowed("db.internal:5432", web=True)):
+        assert (await asked(other))[0] == 403
     assert (await asked(allowed("db.internal:5432"), state="keep"))[0] == 403
     assert (
         await rig.ask("PATCH", path, {"sandbox": {"network": "none", "read": ["/srv"]}}, key=key)

@@ -5,7 +5,6 @@ import shutil
 import socket
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from tests.jail.spawner.conftest import Child
 
 NOBODY = 65534
 PORT = 3128
+PROXIED = Confinement(own_network=True, proxy_port=PORT)
 WAIT_S = 10.0
 BWRAP = shutil.which("bwrap")
 
@@ -51,7 +51,7 @@ read -r answer <&3
 """
 
 
-def start(uid: int, argv: list[str], channel: socket.socket, **confinement: Any) -> int:
+def start(uid: int, argv: list[str], channel: socket.socket, confinement: Confinement = PROXIED) -> int:
     """A child that becomes this user, enters its own network and executes that, as the spawner's children do."""
     child = os.fork()
     if child == 0:
@@ -61,7 +61,7 @@ def start(uid: int, argv: list[str], channel: socket.socket, **confinement: Any)
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
             refuse_inspection()
-            network.enter(confinement or {"own_network": True, "proxy_port": PORT}, channel.fileno())
+            network.enter(confinement, channel.fileno())
             renounce_privileges()
             os.chdir("/")
             os.execvp(argv[0], argv)
@@ -137,7 +137,7 @@ def test_listeners_for_addresses_that_are_local_there_say_what_was_meant(uid: in
     asks = "; ".join(f"(exec 3<>/dev/tcp/{host}/{port}; read -t 10 -r x <&3)" for host, port in places)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        child = start(uid, ["/bin/bash", "-c", asks], theirs, own_network=True, forwarded=forwarded)
+        child = start(uid, ["/bin/bash", "-c", asks], theirs, Confinement(own_network=True, forwarded=forwarded))
         ours.settimeout(WAIT_S)
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 8)
         listeners = {each.getsockname()[1]: each for each in (socket.socket(fileno=one) for one in descriptors)}
