@@ -73,9 +73,12 @@ def _changed(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any
 
 
 def _joined(now: Any, added: Any) -> Any:
-    """Lists have both, objects the members of both; of anything else what is added."""
+    """Lists have both, objects the members of both; of anything else what is added. A network in words and one that
+    lists where to are both kept: the list may have the web besides."""
     if isinstance(now, Mapping) and isinstance(added, Mapping):
         return {**now, **{name: _joined(now.get(name), each) for name, each in added.items()}}
     if isinstance(now, list) and isinstance(added, list):
         return list(dict.fromkeys([*now, *added]))
-    return added
+    if isinstance(added, Mapping) and now == "web":
+        return {**added, "web": True}
+    return {**now, "web": True} if isinstance(now, Mapping) and added == "web" else added

@@ -31,6 +31,14 @@ def test_limits_and_the_sandbox_are_one_patch():
     assert [member_of(each) for each in found] == ["limits", "sandbox"]
 
 
+@pytest.mark.parametrize("one_after_another", [False, True])
+def test_the_web_and_a_list_of_addresses_are_both_kept(one_after_another):
+    proposals = [{"network": {"allow": ["a:1"]}}, {"network": "web"}, {"network": {"allow": ["b:2"]}}]
+    found = [missed(each, "address") for each in (proposals[::-1] if one_after_another else proposals)]
+    network = patch_of(SPEC, found)["sandbox"]["network"]
+    assert (sorted(network["allow"]), network["web"]) == (["a:1", "b:2"], True)
+
+
 def test_what_opens_everything_is_never_in_a_patch():
     assert patch_of(SPEC, [missed({"network": "host"}, "address"), missed({"read": ["/srv/b"]})]) == {
         "sandbox": {"read": ["/srv/a", "/srv/b"]}
