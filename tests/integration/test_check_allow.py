@@ -1,54 +1,27 @@
 """`backends check --allow` ends in a server that works: what it misses is added round by round, by who may add it."""
 
 import json
-import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.gateway import ROOT, Endpoint, Gateway
+from tests.integration.gateway import Endpoint, Gateway
+from tests.integration.needy import ARGV, three_places
 from tests.integration.wire import wire
 from tests.jail.sandbox.inside import SYSTEM_PYTHON, needs_bubblewrap
 from tests.programs import run_program
 
 pytestmark = needs_bubblewrap
 
-# One after another, as a program meets them; then it is a server.
-NEEDS = """
-import os, runpy, sys, threading
-for each in os.environ.get("READS", "").split():
-    open(each).close()
-for each in os.environ.get("WRITES", "").split():
-    open(each, "a").close()
-stay = threading.Event()
-for _ in range(int(os.environ.get("THREADS", "0"))):
-    threading.Thread(target=stay.wait, daemon=True).start()
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
-"""
-ARGV = [SYSTEM_PYTHON, "-c", NEEDS, str(ROOT / "bench/echo_backend.py")]
-
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that everybody may write, and that no sandbox has of its own."""
-    try:
-        found = Path(tempfile.mkdtemp(prefix="trunkline-allow-", dir="/srv"))
-    except OSError as error:
-        pytest.skip(f"/srv cannot be written: {error}")
-    try:
-        found.chmod(0o755)
-        for name in ("one", "two", "three"):
-            (found / name).mkdir()
-            (found / name).chmod(0o777)
-            (found / name / "file").write_text("x")
+    with three_places() as found:
         yield found
-    finally:
-        shutil.rmtree(found)
 
 
 def check(
