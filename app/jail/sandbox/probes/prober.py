@@ -45,7 +45,7 @@ class TierReport:
     """What was tried in a tier. `error`: why nothing could be tried."""
 
     tier: Tier
-    network: Network
+    network: NetworkMode
     attempts: Sequence[Attempt] = ()
     error: str | None = None
 
