@@ -58,6 +58,7 @@ _NAMES_ITS_NETWORK = (
     "db.example.com:5432@10.20.0.0/16."
 )
 _NOWHERE = "No entry of `allow` leads there."
+# Who asks for the credentials of a cloud's machine should not get them.
 _METADATA = "No entry is proposed: a cloud hands out the machine's credentials there."
 _UNHEARD = "Nothing listens there on this node now: without that no entry helps."
 _WEB_OR_HOST = (
@@ -325,9 +326,7 @@ def _direct(spec: BackendSpec, each: Mapping[str, Any], count: int, *, has_proxy
         goes_around = has_proxy or spec.sandbox.has_web
         entry, note = (None, _GOES_AROUND) if goes_around else ({"network": "web"}, None)
         return _registered(spec, count, only_names=True) or [Missed("address", _NAMES, None, count, entry, note=note)]
-    if _is_metadata(
-        address.rpartition(":")[0]
-    ):  # who asks for the credentials of a cloud's machine should not get them
+    if _is_metadata(address.rpartition(":")[0]):
         return [Missed("address", address, None, count, None, note=_METADATA)]
     if not _can_be_named(address):
         return [Missed("address", address, None, count, None, note=_NOWHERE)]

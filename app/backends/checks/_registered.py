@@ -1,4 +1,7 @@
-"""Which hosts and ports the registration of a backend names: in URLs, as HOST:PORT, or in variables. Pure."""
+"""Which hosts and ports the registration of a backend names: in URLs, in arguments as HOST:PORT, or in variables. Pure.
+
+Values of variables may be secret: of these only hosts of URLs count, and what a name says is a host.
+"""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ _OF_VARIABLES = {"PG": 5432, "POSTGRES": 5432, "MYSQL": 3306, "MARIADB": 3306, "
 _host = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:]{2,39}\])"
 _url = re.compile(
     r"(?<![A-Za-z0-9+])(?P<scheme>[a-z][a-z0-9]{1,19})(?:\+[a-z0-9]{1,19})?://(?:[^/\s@]{0,256}@)?"
-    rf"{_host}(?::(?P<port>[0-9]{{1,5}}))?"
+    rf"{_host}(?::(?P<port>[0-9]{{1,5}}))?(?![^\s]*@)"  # else it is a user, and perhaps a password
 ).finditer
 _alone = re.compile(rf"(?:.*=)?{_host}:(?P<port>[0-9]{{2,5}})").fullmatch
 _is_host = re.compile(_host).fullmatch
@@ -31,6 +34,7 @@ def destinations_in(spec: BackendSpec) -> Iterator[str]:
             port = match["port"] or _PORTS.get(match["scheme"])
             if port is not None:
                 yield f"{match['host'].lower()}:{int(port)}"
+    for text in spec.args:
         alone = _alone(text)
         if alone is not None and "://" not in text:
             yield f"{alone['host'].lower()}:{int(alone['port'])}"

@@ -80,7 +80,8 @@ function complain(form, words, fields) {
 }
 
 // The body of a form. A field is a string, or what its data-as says: number, number-or-word, lines (an array), json, pairs
-// (NAME=value, an object), json-members (likewise, as JSON), flag, network (a word, or HOST:PORT in each line). Empty fields are left out, unless data-empty says what they
+// (NAME=value, an object), json-members (likewise, as JSON), flag, network (a word, or HOST:PORT in each line).
+// Empty fields are left out, unless data-empty says what they
 // mean ("null", "[]"). `a.b` is a member of `a`.
 //
 // With data-changes it is a merge patch: only fields that differ from what the page came with, and null for what is gone.

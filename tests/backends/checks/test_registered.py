@@ -20,6 +20,8 @@ from app.domain import BackendSpec
         ((), {"DB_HOST": "db"}, []),
         ((), {"MYSQL_HOST": "db", "MYSQL_PORT": "x"}, []),
         ((), {"HOST": "/run/socket", "PORT": "1"}, []),
+        ((), {"AUTH": "admin:12345", "PIN": "1234:5678"}, []),
+        ((), {"URL": "postgres://admin:123/45@db/app", "OTHER": "redis://:77/7@x"}, []),
     ],
 )
 def test_urls_addresses_and_variables_name_them(args, env, named):
