@@ -12,7 +12,7 @@ import pytest
 from app.cli.files.carrying_out import Stopped, carry_out
 from app.cli.files.gateway_file import read_files
 from app.cli.files.plan import make_plan
-from app.cli.files.strict_yaml import read, written
+from app.text.strict_yaml import read, written
 from app.cli.rest import Rest
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.test_cli_rest import Line

@@ -8,7 +8,7 @@ from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.current import CurrentTenant
 from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind
-from app.cli.files.strict_yaml import written
+from app.text.strict_yaml import written
 
 _ABOUT = """# What a gateway has, for `trunkline apply`.
 """

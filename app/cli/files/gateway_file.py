@@ -12,7 +12,7 @@ from app.admin.schemas.fields import ELSEWHERE
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind
-from app.cli.files.strict_yaml import Text, Unreadable, read
+from app.text.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
