@@ -12,8 +12,8 @@ import pytest
 from app.cli.files.carrying_out import Stopped, carry_out
 from app.cli.files.gateway_file import read_files
 from app.cli.files.plan import make_plan
-from app.text.strict_yaml import read, written
 from app.cli.rest import Rest
+from app.text.strict_yaml import read, written
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.test_cli_rest import Line
 from tests.integration.toolboxes import TOOLBOX

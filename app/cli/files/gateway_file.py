@@ -12,11 +12,11 @@ from app.admin.schemas.fields import ELSEWHERE
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind
-from app.text.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
 from app.text.meant import did_you_mean
+from app.text.strict_yaml import Text, Unreadable, read
 from app.text.terminal.text import printable
 
 MAX_FILE_BYTES = 32 << 20

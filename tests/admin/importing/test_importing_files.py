@@ -2,6 +2,8 @@
 somebody's file did not work. Written for this test; names, keys and paths are made up."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +13,7 @@ from app.admin.schemas.imports import validated
 from app.errors import InvalidRequest
 
 NEEDS = "give it with --env NAME=VALUE"
+WEBSOCKET = "is reached by WebSocket, which the gateway does not speak: give its address for Streamable HTTP as `url`"
 WINDOWS = "say where that is here, under this name, with --env NAME=VALUE"
 
 
@@ -19,8 +22,8 @@ class File(NamedTuple):
 
     text: str
     becomes: dict[str, Any]
-    supplied: dict[str, str] = {}
-    env: dict[str, Any] = {}  # by name, variables or headers
+    supplied: Mapping[str, str] = MappingProxyType({})
+    env: Mapping[str, Any] = MappingProxyType({})  # by name, variables or headers
 
 
 def read(file: File) -> list[Entry]:
@@ -65,8 +68,11 @@ FILES = {
     "Cursor": File(
         servers(
             local={
-                "type": "stdio", "command": "python", "args": ["${workspaceFolder}${/}server.py"],
-                "env": {"KEY": "${env:KEY}"}, "envFile": "${userHome}/.env",
+                "type": "stdio",
+                "command": "python",
+                "args": ["${workspaceFolder}${/}server.py"],
+                "env": {"KEY": "${env:KEY}"},
+                "envFile": "${userHome}/.env",
             }
         ),
         {"local": ["python", "/srv/shop/server.py"]},
@@ -87,7 +93,8 @@ FILES = {
             "servers": {
                 "shop": {"type": "stdio", "command": "npx", "args": ["-y", "shop-mcp", "--region", "${input:region}"],
                          "env": {"SHOP_KEY": "${input:key}"}, "dev": {"watch": "src/**"}, "sandboxEnabled": true},
-                "far": {"type": "http", "url": "https://far.example/mcp", "headers": {"Authorization": "Bearer ${input:key}"}},
+                "far": {"type": "http", "url": "https://far.example/mcp",
+                        "headers": {"Authorization": "Bearer ${input:key}"}},
             },
         }""",
         {"shop": ["npx", "-y", "shop-mcp", "--region", "eu"], "far": "https://far.example/mcp"},
@@ -95,20 +102,29 @@ FILES = {
         {"shop": {"SHOP_KEY": "k"}, "far": {"Authorization": "Bearer k"}},
     ),
     "settings of VS Code": File(
-        '{"editor.fontSize": 13, "mcp": {"inputs": [], "servers": {"a": {"command": "a-mcp"}}}, "chat.mcp.access": "all"}',
+        '{"editor.fontSize": 13, "mcp": {"inputs": [], "servers": {"a": {"command": "a-mcp"}}}, "chat.mcp": "all"}',
         {"a": ["a-mcp"]},
     ),
-    "settings of Copilot in VS Code": File('{"github.copilot.chat.mcp.servers": {"a": {"command": "x"}}}', {"a": ["x"]}),
-    "a workspace of VS Code": File('{"folders": [], "settings": {"mcp": {"servers": {"a": {"command": "x"}}}}}', {"a": ["x"]}),
+    "settings of Copilot in VS Code": File(
+        '{"github.copilot.chat.mcp.servers": {"a": {"command": "x"}}}', {"a": ["x"]}
+    ),
+    "a workspace of VS Code": File(
+        '{"folders": [], "settings": {"mcp": {"servers": {"a": {"command": "x"}}}}}', {"a": ["x"]}
+    ),
     "a development container": File(
         '{"image": "x", "customizations": {"vscode": {"mcp": {"servers": {"a": {"command": "x"}}}}}}', {"a": ["x"]}
     ),
     "Copilot's command line": File(
-        servers(a={"type": "local", "command": "x", "args": [], "tools": ["*"]}, b={"type": "local", "command": "x", "tools": ["t"]}),
+        servers(
+            a={"type": "local", "command": "x", "args": [], "tools": ["*"]},
+            b={"type": "local", "command": "x", "tools": ["t"]},
+        ),
         {"a": ["x"], "b": ["x"]},
     ),
     "Windsurf": File(
-        servers(far={"serverUrl": "https://far.example/mcp", "headers": {"API_KEY": "${env:FAR}"}, "disabledTools": ["rm"]}),
+        servers(
+            far={"serverUrl": "https://far.example/mcp", "headers": {"API_KEY": "${env:FAR}"}, "disabledTools": ["rm"]}
+        ),
         {"far": "https://far.example/mcp"},
         {"FAR": "f"},
         {"far": {"API_KEY": "f"}},
@@ -148,8 +164,10 @@ scopes = ["read"]
     "OpenCode": File(
         """{
             "mcp": {"servers": {
-                "a": {"type": "local", "command": ["npx", "-y", "x"], "cwd": ".", "environment": {"A": "{env:A}"}, "timeout": 5000},
-                "b": {"type": "remote", "url": "https://b.example", "oauth": {}, "headers": {"K": "{env:A}"}, "disabled": true},
+                "a": {"type": "local", "command": ["npx", "-y", "x"], "cwd": ".",
+                      "environment": {"A": "{env:A}"}, "timeout": 5000},
+                "b": {"type": "remote", "url": "https://b.example", "oauth": {},
+                      "headers": {"K": "{env:A}"}, "disabled": true},
             }}
         }""",
         {"a": ["npx", "-y", "x"], "b": "https://b.example"},
@@ -157,36 +175,41 @@ scopes = ["read"]
         {"a": {"A": "v"}, "b": {"K": "v"}},
     ),
     "Gemini": File(
-        json.dumps({
-            "theme": "dark",
-            "mcp": {"allowed": ["a", "b"], "excluded": ["c"]},
-            "mcpServers": {
-                "a": {"command": "x", "env": {"K": "$K"}, "cwd": "./a", "timeout": 30000, "trust": False},
-                "b": {"httpUrl": "https://b.example/mcp", "headers": {"K": "$K"}, "includeTools": ["t"]},
-                "c": {"command": "x"},
-            },
-        }),
+        json.dumps(
+            {
+                "theme": "dark",
+                "mcp": {"allowed": ["a", "b"], "excluded": ["c"]},
+                "mcpServers": {
+                    "a": {"command": "x", "env": {"K": "$K"}, "cwd": "./a", "timeout": 30000, "trust": False},
+                    "b": {"httpUrl": "https://b.example/mcp", "headers": {"K": "$K"}, "includeTools": ["t"]},
+                    "c": {"command": "x"},
+                },
+            }
+        ),
         {"a": ["x"], "b": "https://b.example/mcp", "c": ["x"]},
         {"K": "k"},
         {"a": {"K": "k"}, "b": {"K": "k"}},
-    ),  # fmt: skip
+    ),
     "Zed": File(
         """{
             "context_servers": {
                 // the older form, and an extension
-                "old": {"source": "custom", "command": {"path": "x", "args": ["run"], "env": {"A": "b"}}, "settings": {}},
+                "old": {"source": "custom", "command": {"path": "x", "args": ["run"], "env": {"A": "b"}},
+                        "settings": {}},
                 "new": {"enabled": true, "command": "uv", "args": ["run", "/srv/a.py"], "env": {}},
                 "far": {"url": "https://far.example/mcp", "headers": {"A": "b"}},
                 "ext": {"source": "extension", "enabled": true, "settings": {"key": "s3cret"}},
             },
         }""",
         {
-            "old": ["x", "run"], "new": ["uv", "run", "/srv/a.py"], "far": "https://far.example/mcp",
+            "old": ["x", "run"],
+            "new": ["uv", "run", "/srv/a.py"],
+            "far": "https://far.example/mcp",
             "ext": "is an extension of its editor, whose command is not in the file: add that as `command`",
         },
         {},
         {"old": {"A": "b"}},
-    ),  # fmt: skip
+    ),
     "Continue": File(
         """
 name: Assistant
@@ -217,12 +240,16 @@ mcpServers:
         {"postgres": {"KEY": "k"}, "far": {"Authorization": "Bearer k"}},
     ),
     "Continue, in JSON": File(
-        json.dumps({
-            "models": [],
-            "experimental": {"modelContextProtocolServers": [{"transport": {"type": "stdio", "command": "uvx", "args": ["a"]}}]},
-        }),
+        json.dumps(
+            {
+                "models": [],
+                "experimental": {
+                    "modelContextProtocolServers": [{"transport": {"type": "stdio", "command": "uvx", "args": ["a"]}}]
+                },
+            }
+        ),
         {"server-1": ["uvx", "a"]},
-    ),  # fmt: skip
+    ),
     "Goose": File(
         """GOOSE_PROVIDER: p
 extensions:
@@ -251,46 +278,63 @@ extensions:
 """,
         {
             "developer": "is built into its client: there is nothing to start",
-            "issues": ["npx", "-y", "issues-mcp"], "far": "https://far.example/mcp",
+            "issues": ["npx", "-y", "issues-mcp"],
+            "far": "https://far.example/mcp",
         },
         {"ISSUES_TOKEN": "t", "FAR": "f"},
         {"issues": {"ISSUES_TOKEN": "t", "HOST": "issues.example"}, "far": {"Authorization": "Bearer f"}},
-    ),  # fmt: skip
+    ),
     "LibreChat": File(
-        "version: 1.2.8\nmcpServers:\n  a:\n    type: stdio\n    command: npx\n    args: [-y, x]\n    initTimeout: 150000\n"
-        "  b:\n    type: websocket\n    url: ws://b.example\n",
+        "version: 1.2.8\nmcpServers:\n  a:\n    type: stdio\n    command: npx\n    args: [-y, x]\n"
+        "    initTimeout: 150000\n  b:\n    type: websocket\n    url: ws://b.example\n",
         {
             "a": ["npx", "-y", "x"],
-            "b": "is reached by WebSocket, which the gateway does not speak: give its address for Streamable HTTP as `url`",
+            "b": WEBSOCKET,
         },
     ),
     "Warp": File(
-        '{"a": {"command": "x", "args": [], "env": {}, "working_directory": "/srv/a", "start_on_launch": true}}', {"a": ["x"]}
+        '{"a": {"command": "x", "args": [], "env": {}, "working_directory": "/srv/a", "start_on_launch": true}}',
+        {"a": ["x"]},
     ),
     "Amazon Q": File(
         servers(a={"command": "x", "timeout": 120000, "disabled": False, "autoApprove": []}), {"a": ["x"]}
     ),
-    "LM Studio and JetBrains": File(servers(a={"url": "https://a.example/mcp", "timeout": 20000}), {"a": "https://a.example/mcp"}),
+    "LM Studio and JetBrains": File(
+        servers(a={"url": "https://a.example/mcp", "timeout": 20000}), {"a": "https://a.example/mcp"}
+    ),
     "Amp": File('{"amp.mcpServers": {"a": {"command": "x", "includeTools": ["t*"]}}}', {"a": ["x"]}),
     "a bundle's manifest": File(
-        json.dumps({
-            "manifest_version": "0.3", "name": "notes", "version": "1.0.0", "author": {"name": "x"},
-            "server": {
-                "type": "node", "entry_point": "server/index.js",
-                "mcp_config": {
-                    "command": "node", "args": ["${__dirname}/server/index.js", "--level", "${user_config.level}"],
-                    "env": {"KEY": "${user_config.key}"},
-                    "platform_overrides": {"win32": {"command": "node.exe"}, "linux": {"command": "/usr/bin/node"}},
+        json.dumps(
+            {
+                "manifest_version": "0.3",
+                "name": "notes",
+                "version": "1.0.0",
+                "author": {"name": "x"},
+                "server": {
+                    "type": "node",
+                    "entry_point": "server/index.js",
+                    "mcp_config": {
+                        "command": "node",
+                        "args": ["${__dirname}/server/index.js", "--level", "${user_config.level}"],
+                        "env": {"KEY": "${user_config.key}"},
+                        "platform_overrides": {"win32": {"command": "node.exe"}, "linux": {"command": "/usr/bin/node"}},
+                    },
                 },
-            },
-            "user_config": {"key": {"type": "string", "sensitive": True}, "level": {"type": "number", "default": 3}},
-        }),
+                "user_config": {
+                    "key": {"type": "string", "sensitive": True},
+                    "level": {"type": "number", "default": 3},
+                },
+            }
+        ),
         {"notes": ["/usr/bin/node", "/srv/notes/server/index.js", "--level", "3"]},
         {"__dirname": "/srv/notes", "user_config.key": "k"},
         {"notes": {"KEY": "k"}},
-    ),  # fmt: skip
+    ),
     # --- as threads about what did not work have it
-    "cmd /c": File(servers(a={"command": "cmd", "args": ["/c", "npx", "-y", "x@latest"], "transport": "stdio"}), {"a": ["npx", "-y", "x@latest"]}),
+    "cmd /c": File(
+        servers(a={"command": "cmd", "args": ["/c", "npx", "-y", "x@latest"], "transport": "stdio"}),
+        {"a": ["npx", "-y", "x@latest"]},
+    ),
     "node with npm's own script": File(
         servers(
             a={
@@ -314,13 +358,23 @@ extensions:
         {"APPDATA": "/srv/roaming", "HOME": "/srv/kim"},
     ),
     "a server that is installed on Windows, which is not here": File(
-        servers(a={"command": "cmd.exe", "args": ["/c", "%APPDATA%\\npm\\x.cmd"]}, b={"command": "py", "args": ["%LOCALAPPDATA%\\b.py"]}),
+        servers(
+            a={"command": "cmd.exe", "args": ["/c", "%APPDATA%\\npm\\x.cmd"]},
+            b={"command": "py", "args": ["%LOCALAPPDATA%\\b.py"]},
+        ),
         {"a": ["x"], "b": f"needs LOCALAPPDATA: {NEEDS}"},
     ),
-    "PowerShell": File(servers(a={"command": "powershell.exe", "args": ["-Command", "npx @a/x@latest"]}), {"a": ["npx", "@a/x@latest"]}),
+    "PowerShell": File(
+        servers(a={"command": "powershell.exe", "args": ["-Command", "npx @a/x@latest"]}), {"a": ["npx", "@a/x@latest"]}
+    ),
     "WSL": File(servers(a={"command": "wsl", "args": ["bash", "-ic", "npx -y @a/x"]}), {"a": ["npx", "-y", "@a/x"]}),
     "WSL, with variables": File(
-        servers(a={"command": "wsl.exe", "args": ["-d", "Ubuntu", "--", "bash", "-lc", "cd /srv/a && TOKEN=t node dist/index.js"]}),
+        servers(
+            a={
+                "command": "wsl.exe",
+                "args": ["-d", "Ubuntu", "--", "bash", "-lc", "cd /srv/a && TOKEN=t node dist/index.js"],
+            }
+        ),
         {"a": ["node", "dist/index.js"]},
         {},
         {"a": {"TOKEN": "t"}},
@@ -336,15 +390,20 @@ extensions:
         {"a": {"KEY": "s3cret"}},
     ),
     "a shell that does more": File(
-        servers(a={"command": "sh", "args": ["-c", "tee /tmp/log | npx x"]}), {"a": ["sh", "-c", "tee /tmp/log | npx x"]}
+        servers(a={"command": "sh", "args": ["-c", "tee /tmp/log | npx x"]}),
+        {"a": ["sh", "-c", "tee /tmp/log | npx x"]},
     ),
     "homebrew": File(
-        servers(a={"command": "/opt/homebrew/bin/uvx", "args": ["x"], "env": {"PYTHONUNBUFFERED": "1"}}), {"a": ["uvx", "x"]}
+        servers(a={"command": "/opt/homebrew/bin/uvx", "args": ["x"], "env": {"PYTHONUNBUFFERED": "1"}}),
+        {"a": ["uvx", "x"]},
     ),
     "all in the command": File(servers(a={"command": "npx -y x --at 'a b'"}), {"a": ["npx", "-y", "x", "--at", "a b"]}),
     "arguments in one text": File(servers(a={"command": "npx", "args": "-y x"}), {"a": ["npx", "-y", "x"]}),
     "variables in a list": File(
-        servers(a={"command": "x", "env": ["A=b=c", {"name": "K", "value": "${K}"}]}), {"a": ["x"]}, {"K": "k"}, {"a": {"A": "b=c", "K": "k"}}
+        servers(a={"command": "x", "env": ["A=b=c", {"name": "K", "value": "${K}"}]}),
+        {"a": ["x"]},
+        {"K": "k"},
+        {"a": {"A": "b=c", "K": "k"}},
     ),
     "a list of servers": File('[{"name": "a", "command": "x"}, {"command": "y"}]', {"a": ["x"], "server-2": ["y"]}),
     "a server as a README shows it": File('"a": {\n  "command": "npx", "args": ["x"],\n},\n', {"a": ["npx", "x"]}),
@@ -357,13 +416,24 @@ extensions:
     ),
     "one good server beside odd ones": File(
         servers(
-            a={"command": "x"}, b=None, c={"command": 3}, d={"type": "ws", "url": "wss://d.example"}, e={"args": ["x"]},
-            f={"command": "x", "args": {"a": 1}}, g={"command": "x", "env": "A=b"}, h={"command": "x", "timeout": "soon"},
+            a={"command": "x"},
+            b=None,
+            c={"command": 3},
+            d={"type": "ws", "url": "wss://d.example"},
+            e={"args": ["x"]},
+            f={"command": "x", "args": {"a": 1}},
+            g={"command": "x", "env": "A=b"},
+            h={"command": "x", "timeout": "soon"},
         ),
         {
-            "a": ["x"], "b": "is not an object", "c": "has no command", "e": "has no command",
-            "d": "is reached by WebSocket, which the gateway does not speak: give its address for Streamable HTTP as `url`",
-            "f": "args: Input should be a valid list", "g": "env: Input should be a valid dictionary", "h": ["x"],
+            "a": ["x"],
+            "b": "is not an object",
+            "c": "has no command",
+            "e": "has no command",
+            "d": WEBSOCKET,
+            "f": "args: Input should be a valid list",
+            "g": "env: Input should be a valid dictionary",
+            "h": ["x"],
         },
     ),
     # --- bridges to a URL
@@ -372,42 +442,107 @@ extensions:
             a={"command": "npx", "args": ["-y", "mcp-remote", "https://a.example/sse"]},
             b={
                 "command": "npx",
-                "args": ["mcp-remote@latest", "https://b.example/mcp", "8123", "--header", "Authorization:${AUTH}", "--allow-http",
-                         "--transport", "http-only", "--header", "X-Team: blue", "--ignore-tool", "delete*", "--host", "127.0.0.1"],
+                "args": [
+                    "mcp-remote@latest",
+                    "https://b.example/mcp",
+                    "8123",
+                    "--header",
+                    "Authorization:${AUTH}",
+                    "--allow-http",
+                    "--transport",
+                    "http-only",
+                    "--header",
+                    "X-Team: blue",
+                    "--ignore-tool",
+                    "delete*",
+                    "--host",
+                    "127.0.0.1",
+                ],
                 "env": {"AUTH": "Bearer s3cret"},
             },
-            c={"command": "cmd", "args": ["/c", "npx", "-y", "mcp-remote", "https://c.example/mcp", "--header", "Authorization: Bearer ${KEY}"]},
-            d={"command": "C:\\Program Files\\nodejs\\npx.cmd", "args": ["-y", "mcp-remote", "${D_URL}"], "disabled": True},
-            e={"command": "bash", "args": ["-c", "npx -y mcp-remote https://e.example/mcp --header \"K: $KEY\""], "env": {"KEY": "own"}},
+            c={
+                "command": "cmd",
+                "args": [
+                    "/c",
+                    "npx",
+                    "-y",
+                    "mcp-remote",
+                    "https://c.example/mcp",
+                    "--header",
+                    "Authorization: Bearer ${KEY}",
+                ],
+            },
+            d={
+                "command": "C:\\Program Files\\nodejs\\npx.cmd",
+                "args": ["-y", "mcp-remote", "${D_URL}"],
+                "disabled": True,
+            },
+            e={
+                "command": "bash",
+                "args": ["-c", 'npx -y mcp-remote https://e.example/mcp --header "K: $KEY"'],
+                "env": {"KEY": "own"},
+            },
         ),
         {
-            "a": "https://a.example/sse", "b": "https://b.example/mcp", "c": "https://c.example/mcp",
-            "d": "https://d.example/mcp", "e": "https://e.example/mcp",
+            "a": "https://a.example/sse",
+            "b": "https://b.example/mcp",
+            "c": "https://c.example/mcp",
+            "d": "https://d.example/mcp",
+            "e": "https://e.example/mcp",
         },
         {"KEY": "k", "D_URL": "https://d.example/mcp"},
-        {"b": {"Authorization": "Bearer s3cret", "X-Team": "blue"}, "c": {"Authorization": "Bearer k"}, "e": {"K": "own"}},
-    ),  # fmt: skip
+        {
+            "b": {"Authorization": "Bearer s3cret", "X-Team": "blue"},
+            "c": {"Authorization": "Bearer k"},
+            "e": {"K": "own"},
+        },
+    ),
     "other bridges": File(
         servers(
-            a={"command": "uvx", "args": ["mcp-proxy", "--transport", "streamablehttp", "--headers", "Authorization", "Bearer x",
-                                          "https://a.example/mcp"]},
+            a={
+                "command": "uvx",
+                "args": [
+                    "mcp-proxy",
+                    "--transport",
+                    "streamablehttp",
+                    "--headers",
+                    "Authorization",
+                    "Bearer x",
+                    "https://a.example/mcp",
+                ],
+            },
             b={"command": "mcp-proxy", "args": ["https://b.example/sse"], "env": {"API_ACCESS_TOKEN": "t"}},
-            c={"command": "npx", "args": ["-y", "supergateway", "--streamableHttp", "https://c.example/mcp", "--oauth2Bearer", "t"]},
-            d={"command": "uvx", "args": ["--from", "mcp-proxy==0.9", "mcp-proxy", "-H", "K", "v", "https://d.example/mcp"]},
+            c={
+                "command": "npx",
+                "args": ["-y", "supergateway", "--streamableHttp", "https://c.example/mcp", "--oauth2Bearer", "t"],
+            },
+            d={
+                "command": "uvx",
+                "args": ["--from", "mcp-proxy==0.9", "mcp-proxy", "-H", "K", "v", "https://d.example/mcp"],
+            },
             # These serve what they start.
             e={"command": "npx", "args": ["-y", "supergateway", "--stdio", "uvx x", "--port", "8000"]},
             f={"command": "uvx", "args": ["mcp-proxy", "--port", "8080", "uvx", "x"]},
             g={"command": "npx", "args": ["-y", "mcp-remote"]},
         ),
         {
-            "a": "https://a.example/mcp", "b": "https://b.example/sse", "c": "https://c.example/mcp", "d": "https://d.example/mcp",
+            "a": "https://a.example/mcp",
+            "b": "https://b.example/sse",
+            "c": "https://c.example/mcp",
+            "d": "https://d.example/mcp",
             "e": ["npx", "-y", "supergateway", "--stdio", "uvx x", "--port", "8000"],
-            "f": ["uvx", "mcp-proxy", "--port", "8080", "uvx", "x"], "g": ["npx", "-y", "mcp-remote"],
+            "f": ["uvx", "mcp-proxy", "--port", "8080", "uvx", "x"],
+            "g": ["npx", "-y", "mcp-remote"],
         },
         {},
-        {"a": {"Authorization": "Bearer x"}, "b": {"Authorization": "Bearer t"}, "c": {"Authorization": "Bearer t"}, "d": {"K": "v"}},
-    ),  # fmt: skip
-}  # fmt: skip
+        {
+            "a": {"Authorization": "Bearer x"},
+            "b": {"Authorization": "Bearer t"},
+            "c": {"Authorization": "Bearer t"},
+            "d": {"K": "v"},
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("name", FILES)
