@@ -3,6 +3,7 @@
 from tests.mutations.fault import Fault
 
 BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
+FILES = ("tests/admin/importing/test_importing_files.py",)
 IMPORTED = ("tests/admin/importing/test_importing.py",)
 RULE = ("tests/jail/sandbox/test_sandboxes_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
@@ -11,6 +12,48 @@ DECLARED = "app/domain/resources/backends.py"
 PATHS = "app/admin/schemas/_sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
+    Fault(
+        "a line of a shell that starts two programs is taken for one",
+        "app/text/command_line.py",
+        "        elif not _is_of_profile(command):\n            return None\n",
+        "",
+        ("tests/text/test_command_line.py",),
+    ),
+    Fault(
+        "a path of Windows is stored as it is",
+        "app/admin/importing/_placeholders.py",
+        "value = _WINDOWS_PATH.sub(self._here, value)",
+        "pass",
+        FILES,
+    ),
+    Fault(
+        "a bridge that serves a program is taken for one to a URL",
+        "app/admin/importing/_bridges.py",
+        'if kind == "other way" or',
+        "if",
+        FILES,
+    ),
+    Fault(
+        "the secret of an address is shown by the dry run",
+        "app/admin/importing/_entry.py",
+        'return ascii(hidden_in(str(self.members["url"])))[1:-1]',
+        'return ascii(self.members["url"])[1:-1]',
+        ("tests/admin/importing/test_needs.py",),
+    ),
+    Fault(
+        "a secret is given to another host, as the mark stands in its address",
+        "app/text/credentials.py",
+        "if each == word and",
+        "if each.count(MARK) == word.count(MARK) and",
+        ("tests/text/test_credentials.py",),
+    ),
+    Fault(
+        "a server that its file has switched off elsewhere is started",
+        "app/admin/importing/_formats.py",
+        "is_off=name in off",
+        "is_off=False",
+        FILES,
+    ),
     Fault(
         "a secret of a server's environment is filled into its arguments",
         "app/admin/importing/_clients.py",
@@ -70,8 +113,8 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "of a file with servers in two containers only those of one are imported",
         "app/admin/importing/_formats.py",
-        "for servers in containers for name,",
-        "for servers in containers[:1] for name,",
+        "for servers in found for name,",
+        "for servers in found[:1] for name,",
         IMPORTED,
     ),
     Fault(

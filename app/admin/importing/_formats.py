@@ -49,8 +49,8 @@ def _with_download(entry: Entry) -> Entry:
 
 
 def looks_like_toml(text: str) -> bool:
-    """Guesses whether a text is TOML rather than JSON, which begins with a brace, a comment, `[]` or `[{`."""
-    return _begins_json(text) is None
+    """Guesses whether a text is TOML rather than JSON, which begins with a brace, a comment, `[]` or `[{`, or YAML."""
+    return not any(begins(text) for begins in (_begins_json, _begins_member, _begins_yaml))
 
 
 def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entry]:

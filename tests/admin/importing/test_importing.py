@@ -518,6 +518,16 @@ def test_a_placeholder_without_a_name_cannot_be_read(value: str) -> None:
     assert one(stdio(env={"A": value})).problems == ("has a placeholder that cannot be read",)
 
 
-@pytest.mark.parametrize(("text", "is_toml"), [("[]", False), (' [ {"a": 1}]', False), ("[mcp_servers.a]", True)])
+@pytest.mark.parametrize(
+    ("text", "is_toml"),
+    [
+        ("[]", False),
+        (' [ {"a": 1}]', False),
+        ("[mcp_servers.a]", True),
+        ("# a\nextensions:\n  b: {}", False),
+        ('"a": {}', False),
+        ("# a\nmodel = 'x'", True),
+    ],
+)
 def test_a_list_is_not_taken_for_toml(text: str, is_toml: bool) -> None:
     assert looks_like_toml(text) is is_toml

@@ -524,6 +524,7 @@ extensions:
             e={"command": "npx", "args": ["-y", "supergateway", "--stdio", "uvx x", "--port", "8000"]},
             f={"command": "uvx", "args": ["mcp-proxy", "--port", "8080", "uvx", "x"]},
             g={"command": "npx", "args": ["-y", "mcp-remote"]},
+            h={"command": "mcp-proxy", "args": ["--port", "8080", "https://h.example/mcp"]},
         ),
         {
             "a": "https://a.example/mcp",
@@ -533,6 +534,7 @@ extensions:
             "e": ["npx", "-y", "supergateway", "--stdio", "uvx x", "--port", "8000"],
             "f": ["uvx", "mcp-proxy", "--port", "8080", "uvx", "x"],
             "g": ["npx", "-y", "mcp-remote"],
+            "h": ["mcp-proxy", "--port", "8080", "https://h.example/mcp"],
         },
         {},
         {
