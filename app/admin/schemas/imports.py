@@ -13,6 +13,7 @@ from app.admin.importing import Entry
 from app.admin.schemas.backends import BackendBody, EnvValue
 from app.admin.schemas.fields import Strict
 from app.backends.upstreams.requests import is_own
+from app.domain.resources.backends import HIDDEN
 
 MAX_DOCUMENT_BYTES = 3 * 2**20  # with its escapes it fits a body of the usual 4 MiB
 
@@ -95,7 +96,8 @@ def validated(entry: Entry) -> Entry:
         return entry
     entry = _without_own_headers(entry)
     try:
-        body_of(entry)
+        if body_of(entry).value().lacks_secrets:
+            return entry.refused(f"has `{HIDDEN}` where a secret should be: write the secret into the file")
     except ValidationError as error:
         # Without the input: an env value may be a secret.
         found = error.errors(include_input=False, include_url=False, include_context=False)
