@@ -382,16 +382,16 @@ def test_secrets_in_arguments_and_addresses_are_kept_compared_and_never_shown(fi
     url = "https://far.example/mcp?token=${env:FAR_KEY}"
     backends = {"pg": {"command": "true", "args": args}, "far": {"url": url}}
     path = files.put({"version": 1, "tenants": {"parts": {"backends": backends}}})
-    said = [files.apply(path).stdout]
+    said = [files.apply(path, "--yes").stdout]
     assert files.plan(path) == []
     planned = files.run("plan", "-f", path, **{**SECRETS, "NOTES_TOKEN": "another-s3cret"})
     said.append(planned.stdout)
     assert "args: *** → *** (another value)" in planned.stdout
     assert "0 to make, 1 to change, 0 to remove" in planned.stdout
     assert "url: *** → ***" in files.run("plan", "-f", path, **{**SECRETS, "FAR_KEY": "another-s3cret"}).stdout
-    files.apply(path, NOTES_TOKEN="another-s3cret")
+    files.apply(path, "--yes", NOTES_TOKEN="another-s3cret")
     assert [each["name"] for each in files.plan(path)] == ["pg"]
-    files.apply(path)
+    files.apply(path, "--yes")
     # A mark in the file stands for what is there; an export has references instead.
     shown = {"pg": {**backends["pg"], "args": SHOWN}, "far": {"url": "https://far.example/mcp?token=***"}}
     assert files.plan(files.put({"version": 1, "tenants": {"parts": {"backends": shown}}}, "marks.yaml")) == []
