@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 _PORTS = {
     "http": 80, "https": 443, "ws": 80, "wss": 443, "postgres": 5432, "postgresql": 5432, "mysql": 3306,
@@ -11,7 +10,11 @@ _PORTS = {
     "mssql": 1433, "sqlserver": 1433,
     "clickhouse": 8123, "bolt": 7687, "neo4j": 7687, "ldap": 389, "ldaps": 636, "smtp": 25, "imap": 143, "imaps": 993,
 }  # fmt: skip
-_ADDRESS = re.compile(r"([a-z][a-z0-9]{1,20})(?:\+[a-z0-9]{1,20})?://[^\s\"'<>]{1,1024}", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(?a)\b([a-z][a-z0-9]{1,20})(?:\+[a-z0-9]{1,20})?://(?:[^\s/?#@\"'<>]{0,1024}@)*(\[[0-9a-f:.]{2,45}\]|[\w.-]{1,253})"
+    r"(?::([0-9]{1,5}))?(?=[/?#,\s\"'<>]|$)",
+    re.IGNORECASE,
+)
 _PATH = re.compile(r"(?:^|(?<==))(/[^\s,:;*?\"'<>|]+)")
 
 
@@ -38,11 +41,7 @@ def _words(members: Mapping[str, Any]) -> Iterator[str]:
 
 def _addresses(text: str) -> Iterator[str]:
     """Host and port of each address in a text, as far as its scheme has a usual port or it names one."""
-    for found in _ADDRESS.finditer(text):
-        try:
-            parts = urlsplit(found[0])
-            host, port = parts.hostname, parts.port or _PORTS.get(found[1].lower())
-        except ValueError:  # a port that is none
-            continue
-        if host and port and re.fullmatch(r"[\w.:-]+", host, re.ASCII):
-            yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    for scheme, host, named in _ADDRESS.findall(text):
+        port = int(named or _PORTS.get(scheme.lower(), 0))
+        if 0 < port < 1 << 16:
+            yield f"{host}:{port}"

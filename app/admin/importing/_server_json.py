@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from app.admin.importing._entry import Entry, named, normalised
 from app.admin.importing._placeholders import ASK, Values, environment, trimmed
@@ -162,7 +161,8 @@ def _runner(package: dict[str, Any], values: Values) -> tuple[str, list[str], li
 
 def _image(identifier: str, version: str, registry: Any) -> str:
     """The name of an image; older forms have its parts in members of their own."""
-    host = urlsplit(registry).hostname if isinstance(registry, str) else None
+    found = re.match(r"https?://([\w.:-]+)", registry, re.ASCII) if isinstance(registry, str) else None
+    host = found[1] if found else ""
     is_named = not host or host == "docker.io" or identifier.startswith(host)
     name = identifier if is_named else f"{host}/{identifier}"
     return name if not version or ":" in name.rpartition("/")[2] else f"{name}:{version}"
