@@ -19,8 +19,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Back. The secrets are lost, and backends that had some are switched off."""
-    reason = "its secrets were lost on the way to this version: set them again"
     op.execute(
-        f"UPDATE backends SET enabled = false, reason = '{reason}' WHERE sealed IS NOT NULL AND length(sealed) > 0"
+        "UPDATE backends SET enabled = false, reason = 'its secrets were lost on the way to this version: set them again' "
+        "WHERE sealed IS NOT NULL AND length(sealed) > 0"
     )
     op.drop_column("backends", "sealed")

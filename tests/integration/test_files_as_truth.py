@@ -380,7 +380,7 @@ SHOWN = ["--api-key", "***", "--at", "postgres://shop:***@db.internal/shop"]
 def test_secrets_in_arguments_and_addresses_are_kept_compared_and_never_shown(files, gateway):
     args = ["--api-key", "${env:NOTES_TOKEN}", "--at", "postgres://shop:${env:FAR_KEY}@db.internal/shop"]
     url = "https://far.example/mcp?token=${env:FAR_KEY}"
-    backends = {"pg": {"command": "true", "args": args}, "far": {"url": url}}
+    backends: dict[str, dict[str, Any]] = {"pg": {"command": "true", "args": args}, "far": {"url": url}}
     path = files.put({"version": 1, "tenants": {"parts": {"backends": backends}}})
     said = [files.apply(path, "--yes").stdout]
     assert files.plan(path) == []
