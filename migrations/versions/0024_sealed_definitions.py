@@ -20,7 +20,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Back. The secrets are lost, and backends that had some are switched off."""
     op.execute(
-        "UPDATE backends SET enabled = false, reason = 'its secrets were lost on the way to this version: set them again' "
+        "UPDATE backends SET enabled = false, reason = 'its secrets were lost on the way back: set them again' "
         "WHERE sealed IS NOT NULL AND length(sealed) > 0"
     )
     op.drop_column("backends", "sealed")
