@@ -13,6 +13,55 @@ PATHS = "app/admin/schemas/_sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
     Fault(
+        "values of variables stand in the database as they are",
+        "app/storage/backends.py",
+        '"env": dict.fromkeys(spec.env, MARK)',
+        '"env": dict(spec.env)',
+        ("tests/storage/test_backends.py",),
+    ),
+    Fault(
+        "a backend of which the secrets do not open loses them when it is switched off",
+        "app/storage/backends.py",
+        "        if spec.lacks_secrets:  # those that are stored do not open, and stay\n            return spec\n",
+        "",
+        ("tests/storage/test_backends.py",),
+    ),
+    Fault(
+        "secrets in arguments are shown",
+        "app/admin/schemas/backends.py",
+        "return list(hidden(words))",
+        "return list(words)",
+        ("tests/admin/resources/test_backends_secrets.py",),
+    ),
+    Fault(
+        "a mark that stands for no secret is stored as one",
+        "app/admin/resources/backends.py",
+        "        _require_secrets(new)\n",
+        "        pass\n",
+        ("tests/admin/resources/test_backends_secrets.py",),
+    ),
+    Fault(
+        "secrets can be tried on the stored definition of what a backend offers",
+        "app/backends/catalog/entries.py",
+        "(spec.sealed.hex(),) if spec.sealed else (",
+        "(",
+        ("tests/backends/catalog/test_entries.py",),
+    ),
+    Fault(
+        "what a file refers to is shown, as its place is not known for a secret",
+        "app/cli/files/gateway_file.py",
+        "if hidden(found) != meant:",
+        "if False:",
+        ("tests/cli/files/test_gateway_file.py",),
+    ),
+    Fault(
+        "a backend is started with marks instead of its secrets",
+        "app/processes/supervisor.py",
+        "            if spec.lacks_secrets:\n                raise without_secrets(spec)\n",
+        "",
+        ("tests/processes/test_supervisor.py",),
+    ),
+    Fault(
         "a line of a shell that starts two programs is taken for one",
         "app/text/command_line.py",
         "        elif not _is_of_profile(command):\n            return None\n",

@@ -51,7 +51,7 @@ def bridged(words: Sequence[str], env: Mapping[str, Any]) -> Bridged | None:
 
     Placeholders that the bridge would fill from its own `env` are filled: headers are shown to nobody.
     """
-    at = _bridge_at(words)
+    at = _bridge_at(words) if all(isinstance(word, str) for word in words) else None
     if at is None:
         return None
     name = _package(words[at])

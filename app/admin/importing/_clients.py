@@ -1,11 +1,13 @@
 """One server from a client's configuration, whichever client it is: see `_forms`."""
 
+import base64
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 from app.admin.importing._bridges import bridged
 from app.admin.importing._entry import Entry, named, normalised
@@ -46,6 +48,7 @@ _OF_URL = {
     *_URLS, "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "env_vars", "authorization_token",
     *_OF_ALL, *_SAID_ELSEWHERE,
 }  # fmt: skip
+_USER = re.compile(r"(?i)(https?://)([^\s/@?#]+)@")
 _YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _NO_DEFAULTS: Mapping[str, str] = MappingProxyType({})
 
@@ -119,7 +122,18 @@ def _remote(entry: dict[str, Any], values: Values) -> tuple[dict[str, Any], list
     if token := entry.get("authorization_token"):
         headers["Authorization"] = trimmed("Bearer " + str(values.fill(token)))
     transport = _TRANSPORTS.get(str(kind), "auto")
-    return {"url": trimmed(values.fill(url)), "transport": transport, "headers": headers}, problems
+    address = _without_user(values.fill(url), headers, values)
+    return {"url": address, "transport": transport, "headers": headers}, problems
+
+
+def _without_user(url: Any, headers: dict[str, Any], values: Values) -> Any:
+    """The URL of a backend has no user: a program of HTTP sends one in a header."""
+    url = trimmed(url)
+    if not isinstance(url, str) or (found := _USER.match(url)) is None:
+        return url
+    values.notes.append("the user in its URL is sent as header `Authorization`")
+    headers.setdefault("Authorization", "Basic " + base64.b64encode(unquote(found[2]).encode()).decode())
+    return found[1] + url[found.end() :]
 
 
 # --- servers that are started

@@ -53,7 +53,7 @@ def inputs(document: Mapping[str, Any]) -> dict[str, str]:
     found = dict[str, str]()
     asked = [document.get("inputs"), (_at(document, ("mcp", "inputs"))), _at(document, ("settings", "mcp", "inputs"))]
     for each in (one for some in asked if isinstance(some, list) for one in some if isinstance(one, dict)):
-        if isinstance(each.get("default"), str):
+        if isinstance(each.get("default"), str) and each["default"]:
             found[str(each.get("id"))] = each["default"]
     config = document.get("user_config")
     for name, each in config.items() if isinstance(config, dict) else ():

@@ -405,6 +405,16 @@ extensions:
         {"K": "k"},
         {"a": {"A": "b=c", "K": "k"}},
     ),
+    "a user in the address": File(
+        servers(a={"url": "https://kim:${PW}@a.example/mcp"}),
+        {"a": "https://a.example/mcp"},
+        {"PW": "s3cret"},
+        {"a": {"Authorization": "Basic a2ltOnMzY3JldA=="}},
+    ),
+    "an argument that is null": File(
+        servers(a={"command": "npx", "args": [None, "mcp-remote"]}),
+        {"a": "args.0: Input should be a valid string"},
+    ),
     "a list of servers": File('[{"name": "a", "command": "x"}, {"command": "y"}]', {"a": ["x"], "server-2": ["y"]}),
     "a server as a README shows it": File('"a": {\n  "command": "npx", "args": ["x"],\n},\n', {"a": ["npx", "x"]}),
     "a home": File(servers(a={"command": "x", "args": ["~/notes", "--in=$HOME/b"]}), {"a": f"needs HOME: {NEEDS}"}),

@@ -40,7 +40,7 @@ def test_the_report_says_what_it_becomes_and_needs_without_secrets():
     assert (
         "pg-mcp 'postgresql://shop:***@db.internal:5433/shop' --api-key '***'; needs network: db.internal:5433" in text
     )
-    assert "https://u:***@far.example/mcp?token=***; needs network: far.example:443" in text
+    assert "https://far.example/mcp?token=***; the user in its URL is sent as header `Authorization`; needs" in text
     as_json = report_json(entries, applied=False)
     assert "s3cret" not in text + as_json
     assert [each["needs"] for each in json.loads(as_json)] == [
