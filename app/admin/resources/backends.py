@@ -46,6 +46,7 @@ from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
 from app.storage.tools.approvals import Judgement
+from app.text.credentials import restored
 
 router = ResourceRouter(tags=["backends"])
 
@@ -301,6 +302,7 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     require_may_register(access, body.url)
     by_platform = is_platform_admin(access.principal)
     spec: BackendSpec = body.value(tenant=access.tenant)
+    _require_secrets(spec)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
@@ -397,6 +399,14 @@ def _sealed(access: Access, spec: BackendSpec, known: BackendSpec | None = None)
     return replace(spec, headers={**kept, **sealed(access.admin.sealer, spec.tenant, spec.name, spec.url, new)})
 
 
+def _require_secrets(spec: BackendSpec) -> None:
+    """Raises InvalidRequest: the definition has marks that stand for no secret."""
+    for name, words in (("args", spec.args), ("url", (spec.url or "",)), ("env", spec.env.values())):
+        if any(HIDDEN in each for each in words):
+            what = f"`{HIDDEN}` stands for a secret that is already set in the same place, but none is: give it again"
+            raise InvalidRequest(what, field=name)
+
+
 def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
     if env := changes.get("env"):  # HIDDEN stands for the value that is there
@@ -404,10 +414,18 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
     if headers := changes.get("headers"):
         kept = {name for name, value in headers.items() if value == HIDDEN and name in spec.headers}
         changes["headers"] = {name: value for name, value in headers.items() if name not in kept}
+    if changes.get("args"):
+        changes["args"] = list(restored(changes["args"], spec.args))
+    if changes.get("url") and spec.url is not None:
+        changes["url"] = restored([changes["url"]], [spec.url])[0]
     shown = flat(spec)
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
-    body = patched(StoredBackend, members, changes, nulls=("limits",))
-    new: BackendSpec = body.value(version=spec.version, tenant=spec.tenant)
+    # Not looked at again: it may have marks, where a secret does not open.
+    as_it_is: dict[str, Any] = {} if "env" in changes else {"env": spec.env}
+    body = patched(StoredBackend, members | dict.fromkeys(as_it_is), changes, nulls=("limits",))
+    new: BackendSpec = replace(body.value(version=spec.version, tenant=spec.tenant), sealed=spec.sealed, **as_it_is)
+    if (new.env, new.args, new.url) != (spec.env, spec.args, spec.url):
+        _require_secrets(new)
     if (new.url is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")

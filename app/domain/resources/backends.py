@@ -266,7 +266,8 @@ class BackendSpec:
     Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
     tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
     identity of the principal whose home it gets (`homes_per_principal`); in a check `missed_log`, the descriptor of a
-    file for what the sandbox keeps from it.
+    file for what the sandbox keeps from it; `sealed`, the secrets of its definition as they are stored, which change
+    only with them.
     """
 
     tenant: str = field(metadata=UNSENT)
@@ -277,7 +278,11 @@ class BackendSpec:
         default="auto", kw_only=True
     )
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
-    args: Annotated[tuple[Text, ...], Meta(max_length=256), "At most 64 KiB in all."] = ()
+    args: Annotated[
+        tuple[Text, ...],
+        Meta(max_length=256),
+        f"At most 64 KiB in all. Credentials that are recognised in them are write-only: shown as `{HIDDEN}`.",
+    ] = ()
     env: Annotated[
         Mapping[EnvName, Text],
         Meta(max_length=128),
@@ -357,6 +362,12 @@ class BackendSpec:
     sandbox_exempt: bool = field(default=False, metadata=DERIVED)
     missed_log: int | None = field(default=None, metadata=DERIVED)
     made: int = field(default=0, compare=False, metadata=DERIVED)
+    sealed: bytes = field(default=b"", compare=False, repr=False, metadata=DERIVED)
+
+    @property
+    def lacks_secrets(self) -> bool:
+        """Whether marks stand where its secrets should: they were not given, or do not open with this secret key."""
+        return any(HIDDEN in each for each in (*self.env.values(), *self.args, self.url or ""))
 
     @property
     def edition(self) -> tuple[int, int]:
