@@ -36,7 +36,7 @@ async def test_a_lock_is_kept_once_for_a_tenant_and_is_nothing_to_others(databas
 
 async def test_what_no_backend_names_is_removed_when_the_next_comes(database: Database, monkeypatch):
     monkeypatch.setattr(module, "UNUSED", timedelta(seconds=-60))
-    packages, backends = PackageRepository(database), BackendRepository(database)
+    packages, backends = PackageRepository(database), BackendRepository(database, None)
     await TenantRepository(database).create(Tenant("acme"))
     package = Package("npm", "notes", "1.0.0", "notes", lock(1).lock)
     await packages.keep("acme", lock(1))
