@@ -18,6 +18,7 @@ from app.auth.sealing import Sealer
 from app.backends.catalog.entries import Decision, Entry
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
+from app.backends.openapi.documents import Documents
 from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.problems.problem import Problem
 from app.cluster.node_status.question import Nodes
@@ -28,6 +29,7 @@ from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
 from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
+from app.protocol.openapi.serving import ApiServer
 from app.protocol.search.index import Hit
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
@@ -121,6 +123,8 @@ class AdminContext:
     sealer: Sealer
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
     check_upstream: Callable[[str], object]  # likewise, for the URL of a backend
+    documents: Documents
+    api_of: Callable[[BackendSpec], Awaitable[ApiServer]]  # what was made of a backend's document
     issuer_check: IssuerCheck
     authenticator: Authenticator
     now: Callable[[], datetime]

@@ -40,9 +40,10 @@ from app.concurrency.at_once import at_once
 from app.domain import BackendSpec, Scope, Selection, is_name, views
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.members import flat, plain
-from app.errors import BackendNotFound, Forbidden, InvalidRequest
+from app.errors import BackendError, BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
+from app.protocol.openapi.document import UnfitDocument, is_url
 from app.storage.tools.approvals import Judgement
 
 router = ResourceRouter(tags=["backends"])
@@ -50,7 +51,7 @@ router = ResourceRouter(tags=["backends"])
 # What administrators of a tenant may change.
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
-_OF_URL = _OF_TENANT | {"url", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
+_OF_URL = _OF_TENANT | {"url", "openapi", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -109,6 +110,7 @@ class CheckAnswer(BaseModel):
     unwatched: str | None = Field(description="Why something may be missing in `missed`.")
     start_used: str = Field(description="How its processes are started on this node: `exec` or `fork`.")
     start_reason: str = Field(description="Why they are executed, if its `start` is another.")
+    left_out: list[str] = Field(default=[], description="What of its `openapi` could not be made a tool, and why.")
 
     @classmethod
     def of(cls, result: CheckResult) -> Self:
@@ -132,10 +134,11 @@ class ListedFailure(KeptFailure):
 @router.post("/backends", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_backend(access: MayManage, body: BackendBody, response: Response) -> ChangedBackend:
     """Registers a command, which permits the tenant to run it: only for platform administrators. Or the `url` of a
-    server, for which nothing is started here: administrators of the tenant may do that too."""
+    server, or the document of an HTTP API (`openapi`), for which nothing is started here: administrators of the tenant
+    may do that too. What of a document could not be made a tool is in `notes`."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
-    return await _changed(response, spec)
+    return await _changed(access, response, spec)
 
 
 @router.get("/backends")
@@ -158,7 +161,7 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     node = access.admin.node
     runs, sandboxes = await at_once(node.ask(BACKENDS, access.tenant, spec.name, spec.name), node.ask(SANDBOX))
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
-    notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    notes = await _notes(access, spec)
     return RunningBackends(runs).shown(spec, sandboxes.rows, notes, in_full=in_full)
 
 
@@ -176,7 +179,7 @@ async def change_backend(
         require_may_register(access, spec.url)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
-    changed = _patched(access, spec, patch, switch)
+    changed = await _patched(access, spec, patch, switch)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -187,7 +190,7 @@ async def change_backend(
             else:
                 changed = await store()
         access.admin.catalog.used(changed)
-    return await _changed(response, changed)
+    return await _changed(access, response, changed)
 
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
@@ -236,8 +239,9 @@ async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[Ch
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
+        left_out = await _left_out(access, spec)
         await access.require_still(Scope.TENANT_ADMIN)
-        return CheckAnswer.of(replace(found, steps=steps.taken))
+        return CheckAnswer.of(replace(found, steps=steps.taken)).model_copy(update={"left_out": left_out})
 
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
@@ -266,11 +270,12 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     Raises:
         Conflict: the name is taken.
         Forbidden: only the platform registers commands.
-        InvalidRequest: its URL may not be reached.
+        InvalidRequest: its URL may not be reached, or its document cannot be used.
     """
-    require_may_register(access, body.url)
-    by_platform = is_platform_admin(access.principal)
     spec: BackendSpec = body.value(tenant=access.tenant)
+    require_may_register(access, spec.url or spec.openapi)
+    by_platform = is_platform_admin(access.principal)
+    spec = await _made(access, spec)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
@@ -296,9 +301,19 @@ async def url_if_there(access: Access, name: str) -> str | None:
         return None  # the answer is that for a command, as the caller may not remove those
 
 
-async def _changed(response: Response, spec: BackendSpec) -> ChangedBackend:
-    answer = tagged(response, BackendAnswer.of(spec))
+async def _notes(access: Access, spec: BackendSpec) -> list[str]:
+    """What is not there: paths of its sandbox, or of its document."""
     notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    return [*notes, *await _left_out(access, spec)]
+
+
+async def _left_out(access: Access, spec: BackendSpec) -> list[str]:
+    return [] if spec.openapi is None else (await access.admin.api_of(spec)).api.notes
+
+
+async def _changed(access: Access, response: Response, spec: BackendSpec) -> ChangedBackend:
+    answer = tagged(response, BackendAnswer.of(spec))
+    notes = await _notes(access, spec)
     return ChangedBackend(**answer.model_dump(), notes=notes)
 
 
@@ -334,7 +349,7 @@ def _sealed(access: Access, spec: BackendSpec, known: BackendSpec | None = None)
     return replace(spec, headers={**kept, **sealed(access.admin.sealer, spec.tenant, spec.name, spec.url, new)})
 
 
-def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
+async def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
     if env := changes.get("env"):  # HIDDEN stands for the value that is there
         changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
@@ -345,10 +360,45 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
     body = patched(StoredBackend, members, changes, nulls=("limits",))
     new: BackendSpec = body.value(version=spec.version, tenant=spec.tenant)
-    if (new.url is None) != (spec.url is None):
+    if ((new.url or new.openapi) is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")
-    new = _sealed(access, new, spec)
-    return replace(
-        new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform
-    )
+    if (new.openapi is None) != (spec.openapi is None):
+        words = "a server of MCP cannot become an API, nor the reverse: register another backend"
+        raise InvalidRequest(words, field="openapi")
+    new = replace(new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt)
+    given = changes.get("openapi")
+    is_read = given is not None and (given != spec.openapi or _is_address(given))
+    new = await _made(access, new) if is_read else replace(new, openapi_made=spec.openapi_made)
+    return replace(_sealed(access, new, spec), off_by_platform=switch.off_by_platform)
+
+
+def _is_address(given: str) -> bool:
+    """Whether what is there may be another document now."""
+    return is_url(given) is not None
+
+
+async def _made(access: Access, spec: BackendSpec) -> BackendSpec:
+    """With what is made of its document, if it has one. Asks afterwards whether the caller may still do it.
+
+    Raises:
+        InvalidRequest: the document cannot be used, or does not say where its API is.
+        Conflict: another document of this tenant is being read.
+    """
+    if spec.openapi is None:
+        return spec
+    with access.alone("openapi", "another document of this tenant is being read; wait for its end"):
+        try:
+            if _is_address(spec.openapi):
+                access.admin.check_upstream(spec.openapi)
+            made = await access.admin.documents.made(spec.key, spec.openapi)
+        except (UnfitDocument, UrlRefused) as problem:
+            raise InvalidRequest(str(problem), field="openapi") from None
+        except BackendError as error:
+            raise InvalidRequest(f"the document could not be fetched: {error}", field="openapi") from None
+    await access.require_still(Scope.TENANT_ADMIN)
+    url = spec.url or made.server
+    if not url:
+        words = "the document does not say where its API is, with an absolute address in `servers`: give `url`"
+        raise InvalidRequest(words, field="url")
+    return replace(spec, openapi=made.source, openapi_made=made.digest, api=made.stored, url=url)

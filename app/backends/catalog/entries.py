@@ -47,10 +47,13 @@ class Decision:
 
 
 def definition_of(spec: BackendSpec) -> str:
-    """The same for versions of a backend that start the same program in the same way, or ask the same server."""
+    """The same for versions of a backend that start the same program in the same way, ask the same server, or
+    have the same made of their document."""
     parts: tuple[object, ...] = (
         spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state,
     )  # fmt: skip
     if spec.url is not None:
         parts = (spec.url, spec.transport, sorted(spec.headers.items()))
+    if spec.openapi is not None:
+        parts = (spec.openapi_made,)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

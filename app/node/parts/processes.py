@@ -13,6 +13,7 @@ from app.backends.connections.shared_processes import initialized
 from app.backends.connections.toolsets import Toolsets
 from app.backends.failures import FailureLog
 from app.backends.loop_use import LoopUse
+from app.backends.openapi.apis import Apis
 from app.backends.pool import PoolOptions, ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
 from app.domain import Limits
@@ -59,6 +60,7 @@ class Processes:
     failures: FailureLog
     pool: ProcessPool
     upstreams: Upstreams
+    apis: Apis
     leasing: ProcessLeasing
     catalog: Catalog
     knowledge: Knowledge
@@ -101,7 +103,8 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         room=ProcessRoom(settings.shed_sessions_percent / 100, due=partial(due_to_clients, metrics)).left,
     )
     await stack.enter_async_context(pool)
-    upstreams = await open_upstreams(opening, credentials, failures)
+    apis = Apis(records.backends.api)
+    upstreams = await open_upstreams(opening, credentials, apis, failures)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))
     toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics, opening.shares)
@@ -116,6 +119,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         failures,
         pool,
         upstreams,
+        apis,
         leasing,
         catalog,
         knowledge,

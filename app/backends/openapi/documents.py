@@ -1,0 +1,91 @@
+"""Documents: what a backend's `openapi` says becomes what is stored of it."""
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from app.backends.openapi._reading import CPU_S, UNFIT
+from app.protocol.openapi.api import packed, unpacked
+from app.protocol.openapi.document import UnfitDocument, is_url, mark_of, text_of
+
+READ_S = 60.0  # for reading one, with the wait for others
+AT_ONCE = 2  # that are read, of all tenants
+
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from app.backends.openapi._reading import main; main()"
+_ROOT = str(Path(__file__).parents[3])
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+Fetch = Callable[[Key, str], Awaitable[bytes]]  # for a backend; as `Upstreams.fetch`
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made of a document. `source`: the URL, or what its text is known by; `digest` of what is kept, `stored`;
+    `server`: where it says that the API is."""
+
+    source: str
+    digest: str
+    stored: bytes
+    server: str
+
+
+class Documents:
+    """Reads documents."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch, self._at_once = fetch, anyio.CapacityLimiter(AT_ONCE)
+
+    async def made(self, key: Key, given: str) -> Made:
+        """`given`: a URL, or a text as `text_of` takes it.
+
+        Raises:
+            UnfitDocument: it cannot be used.
+            GatewayError: it could not be fetched.
+        """
+        if is_url(given) is not None:
+            source, text = given, await self._fetch(key, given)
+        else:
+            text = await anyio.to_thread.run_sync(text_of, given)
+            source = await anyio.to_thread.run_sync(mark_of, text)
+        try:
+            with anyio.fail_after(READ_S):
+                async with self._at_once:
+                    made = await _read(text)
+        except TimeoutError:
+            raise UnfitDocument("the document could not be read in time: try again, or give a smaller one") from None
+        return await anyio.to_thread.run_sync(_kept, source, made)
+
+
+def _kept(source: str, made: bytes) -> Made:
+    stored = packed(made)
+    return Made(source, hashlib.sha256(made).hexdigest(), stored, unpacked(stored).server)
+
+
+async def _read(text: bytes) -> bytes:
+    """By a process of its own, which is killed if this is cancelled. Raises UnfitDocument."""
+    path = [_ROOT, *(each for each in sys.path if each and each != _ROOT)]
+    done = await anyio.run_process(
+        [sys.executable, "-I", "-c", _PROGRAM, *path],
+        input=text,
+        check=False,
+        cwd="/",
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+    )
+    if done.returncode == UNFIT:
+        raise UnfitDocument(done.stdout.decode("utf-8", "replace"))
+    if done.returncode != 0:
+        last = done.stderr[-2000:].decode("utf-8", "replace")
+        log.warning("A document could not be read: status %d", done.returncode, extra={"stderr": last})
+        raise UnfitDocument(
+            f"the document is too large or too intricate to be read within {CPU_S} s: give a smaller one"
+        )
+    return done.stdout
