@@ -29,7 +29,6 @@ from app.http.dependencies import CurrentPrincipal, authenticate_again
 from app.http.request_ids import named
 from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
-from app.protocol.openapi.serving import ApiServer
 from app.protocol.search.index import Hit
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
@@ -124,7 +123,6 @@ class AdminContext:
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
     check_upstream: Callable[[str], object]  # likewise, for the URL of a backend
     documents: Documents
-    api_of: Callable[[BackendSpec], Awaitable[ApiServer]]  # what was made of a backend's document
     issuer_check: IssuerCheck
     authenticator: Authenticator
     now: Callable[[], datetime]

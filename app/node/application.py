@@ -1,7 +1,6 @@
 """create_app: the ASGI application of a node whose objects are already open."""
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,7 +10,6 @@ from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.resources.me import me_at_once
 from app.admin.router import PREFIX, build_router
-from app.backends.openapi.documents import Documents
 from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
@@ -37,7 +35,6 @@ from app.limits.caller_rates import RateLimiter
 from app.node.gateway import Gateway
 from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
-from app.protocol.openapi.document import MAX_DOCUMENT_BYTES
 from app.storage.access.console_sessions import ConsoleSessionRepository
 from app.storage.audit_queries import AuditLog
 from app.storage.due import DueRepository
@@ -86,8 +83,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         sealer=credentials.sealer,
         check_url=credentials.outbound.check,
         check_upstream=policy_of(settings).check,
-        documents=Documents(partial(gateway.processes.upstreams.fetch, limit_bytes=MAX_DOCUMENT_BYTES)),
-        api_of=gateway.processes.apis.of,
+        documents=gateway.processes.documents,
         issuer_check=credentials.issuer_check,
         authenticator=credentials.authenticator,
         now=_now,

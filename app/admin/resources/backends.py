@@ -239,7 +239,7 @@ async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[Ch
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
-        left_out = await _left_out(access, spec)
+        left_out = await access.admin.documents.left_out(spec)
         await access.require_still(Scope.TENANT_ADMIN)
         return CheckAnswer.of(replace(found, steps=steps.taken)).model_copy(update={"left_out": left_out})
 
@@ -304,11 +304,7 @@ async def url_if_there(access: Access, name: str) -> str | None:
 async def _notes(access: Access, spec: BackendSpec) -> list[str]:
     """What is not there: paths of its sandbox, or of its document."""
     notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
-    return [*notes, *await _left_out(access, spec)]
-
-
-async def _left_out(access: Access, spec: BackendSpec) -> list[str]:
-    return [] if spec.openapi is None else (await access.admin.api_of(spec)).api.notes
+    return [*notes, *await access.admin.documents.left_out(spec)]
 
 
 async def _changed(access: Access, response: Response, spec: BackendSpec) -> ChangedBackend:

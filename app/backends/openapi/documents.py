@@ -12,6 +12,8 @@ import anyio
 import anyio.to_thread
 
 from app.backends.openapi._reading import CPU_S, UNFIT
+from app.backends.openapi.apis import Apis
+from app.domain import BackendSpec
 from app.protocol.openapi.api import packed, unpacked
 from app.protocol.openapi.document import UnfitDocument, is_url, mark_of, text_of
 
@@ -39,10 +41,14 @@ class Made:
 
 
 class Documents:
-    """Reads documents."""
+    """Reads documents, and knows what was made of them."""
 
-    def __init__(self, fetch: Fetch) -> None:
-        self._fetch, self._at_once = fetch, anyio.CapacityLimiter(AT_ONCE)
+    def __init__(self, fetch: Fetch, apis: Apis) -> None:
+        self._fetch, self._apis, self._at_once = fetch, apis, anyio.CapacityLimiter(AT_ONCE)
+
+    async def left_out(self, spec: BackendSpec) -> list[str]:
+        """What of a backend's document could not be made a tool, in sentences. Raises as `Apis.of`."""
+        return [] if spec.openapi is None else (await self._apis.of(spec)).api.notes
 
     async def made(self, key: Key, given: str) -> Made:
         """`given`: a URL, or a text as `text_of` takes it.

@@ -19,7 +19,7 @@ MAX_TOOL_BYTES = 48 << 10
 MAX_PARAMETERS = 200
 MAX_PATH = 1000
 # Ways to write the schemas of a tool, from the one that most clients read to the shortest: shared, parts, depth.
-_WAYS = ((False, 600, 24), (True, 1500, 24), (True, 400, 2))
+_WAYS = ((False, 600, 24), (True, 1500, 24), (True, 600, 2))
 _STYLES = {
     "path": ("simple", "label", "matrix"),
     "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
@@ -117,7 +117,7 @@ def _normal(dialect: Dialect, item: dict[str, Any], operation: dict[str, Any]) -
 def _require_reachable(dialect: Dialect, path: str, item: dict[str, Any], operation: dict[str, Any]) -> None:
     if _is_path(path) is None or len(path) > MAX_PATH:
         raise LeftOut("has a path that is none")
-    if any(part in (".", "..") for part in path.split("/")):
+    if any(part.replace("%2E", ".").replace("%2e", ".") in (".", "..") for part in path.split("/")):
         raise LeftOut("has `.` or `..` in its path")
     for node in (operation, item):
         if servers := _dialects.servers_of(node):
@@ -203,10 +203,20 @@ def _body(dialect: Dialect, arguments: _Arguments, given: Any) -> Body | None:
     return Body(kind, members=taken, required=is_required)
 
 
-def _members(references: References, schema: Any, depth: int = 0) -> tuple[dict[str, Any], set[str]] | None:
-    """The properties of a body that is an object of just these, and which it needs; None: it is given as a whole."""
+def _members(
+    references: References, schema: Any, depth: int = 0, seen: list[Any] | None = None
+) -> tuple[dict[str, Any], set[str]] | None:
+    """The properties of a body that is an object of just these, and which it needs; None: it is given as a whole.
+    `seen` has its parts so far."""
     node = references.resolved(schema) if isinstance(schema, dict) else {}
-    if depth > 8 or node.get("nullable") or node.get("additionalProperties") not in (None, False):
+    seen = [] if seen is None else seen
+    seen.append(node)
+    if (
+        depth > 8
+        or len(seen) > MAX_PARAMETERS
+        or node.get("nullable")
+        or node.get("additionalProperties") not in (None, False)
+    ):
         return None
     if node.get("type", "object") != "object" or {"patternProperties", "not", "enum", "const"} & node.keys():
         return None
@@ -214,7 +224,7 @@ def _members(references: References, schema: Any, depth: int = 0) -> tuple[dict[
         return None
     properties, needed = dict[str, Any](), set[str]()
     for each in node.get("allOf") or ():
-        part = _members(references, each, depth + 1)
+        part = _members(references, each, depth + 1, seen)
         if part is None:
             return None
         properties |= part[0]
@@ -237,7 +247,7 @@ def _only_requires(schema: Any) -> bool:
 
 def _name(dialect: Dialect, operation: dict[str, Any], path: str, method: str) -> str:
     given = operation.get("operationId")
-    text = given if isinstance(given, str) and given.strip() else f"{method}_{path}"
+    text = given if isinstance(given, str) and given.strip() else f"{method}{path}"
     name = re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_") or method
     if len(name) > MAX_TOOL_NAME:
         name = f"{name[: MAX_TOOL_NAME - 7]}_{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:6]}"
@@ -257,16 +267,15 @@ def _tool(
     tool |= {"title": summary} if summary else {}
     tool["description"] = short(f"Deprecated. {text}" if operation.get("deprecated") is True else text, MAX_DESCRIPTION)
     hints = {"annotations": _HINTS[method]} if method in _HINTS else {}
-    for number, (shares, most, depth) in enumerate(_WAYS):
+    for shares, most, depth in _WAYS:
         schemas = Schemas(dialect.references, shares=shares, most=most, depth=depth)
         try:
             made = encoded({**tool, "inputSchema": _input(schemas, arguments), **hints})
         except TooLarge:
             continue
         if len(made) <= MAX_TOOL_BYTES:
-            if number == len(_WAYS) - 1:
-                dialect.note("its schema is large, and is only shown in outline")
             return made
+    dialect.note("its schema is too large: only the names of its arguments are shown")
     return encoded({**tool, "inputSchema": _outline(arguments), **hints})
 
 

@@ -131,11 +131,7 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
     for found in _TEMPLATE.finditer(template):
         made += quote(template[end : found.start()], safe="/:@!$&'()*+,;=~%") + values[found[1]]
         end = found.end()
-    made += quote(template[end:], safe="/:@!$&'()*+,;=~%")
-    # Two values, or one beside what the document has, may make what neither is by itself.
-    if any(part in (".", "..") for part in made.replace("%2E", ".").replace("%2e", ".").split("/")):
-        raise UnfitArguments("these arguments make a path with `.` or `..` between slashes")
-    return made
+    return made + quote(template[end:], safe="/:@!$&'()*+,;=~%")
 
 
 # --- query and headers
