@@ -13,9 +13,10 @@ from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind
 from app.cli.files.strict_yaml import Text, Unreadable, read
-from app.cli.files.text import read_text
+from app.cli.files.text import read_document, read_text
 from app.domain import is_name
 from app.errors import InvalidRequest
+from app.protocol.openapi.document import is_a_name
 from app.text.meant import did_you_mean
 from app.text.terminal.text import printable
 
@@ -199,6 +200,9 @@ class _File:
         body = dict(members)
         for name in body.keys() - {*kind.secret_maps, *kind.secrets} if kind.has_references else ():
             body[name] = references.changed(body[name], references.unescaped)
+        for name in kind.documents:
+            if isinstance(body.get(name), str) and is_a_name(body[name]):
+                body[name] = self._document(body[name], (*at, name))
         for name in kind.secret_maps:
             if isinstance(body.get(name), dict):
                 body[name] = {
@@ -217,6 +221,13 @@ class _File:
             except InvalidRequest as error:
                 self._say(at, str(error))
         return value
+
+    def _document(self, path: str, at: tuple[str, ...]) -> str:
+        try:
+            return read_document(str(self.folder / os.path.expanduser(path)))
+        except InvalidRequest as error:
+            self._say(at, str(error))
+            return path
 
     def _refuse_references(self, kind: Kind, members: Mapping[str, Any], at: tuple[str, ...]) -> None:
         """A value that answers and plans show must not become a secret."""

@@ -169,6 +169,8 @@ def differences(
 def _is_compared(name: str, wanted: Wanted, current: Mapping[str, Any]) -> bool:
     if name == "reason" and wanted.shown.get("enabled") and "enabled" in wanted.named:
         return False  # switching on removes the reason
+    if name == "url" and "url" not in wanted.named and "openapi" in wanted.named:
+        return False  # where its document says
     if name in LEFT_ALONE:
         return name in wanted.named
     # A gateway that does not know the member yet has what it means by its default; anything else it would refuse.

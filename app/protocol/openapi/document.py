@@ -18,6 +18,22 @@ class UnfitDocument(ValueError):
     """The document cannot be used, in a sentence that says what to do."""
 
 
+def is_a_name(given: str) -> bool:
+    """Whether this can only be meant as the name of a file."""
+    is_text = "\n" in given or given.lstrip()[:1] in ("{", "[") or _DATA.match(given) is not None
+    return not (is_text or is_url(given) or is_mark(given))
+
+
+def known_by(given: str) -> str:
+    """What a document is shown as: its address, or what its text is known by."""
+    if is_url(given) or is_mark(given):
+        return given
+    try:
+        return mark_of(text_of(given))
+    except UnfitDocument:
+        return given
+
+
 def mark_of(text: bytes) -> str:
     """What a document is known by."""
     return MARK + hashlib.sha256(text).hexdigest()
@@ -29,6 +45,13 @@ def text_of(given: str) -> bytes:
     Raises:
         UnfitDocument: it is neither, or too long.
     """
+    if is_mark(given):
+        raise UnfitDocument("`openapi` only says what a document is known by, and not here: give the document itself")
+    if is_a_name(given):
+        raise UnfitDocument(
+            "`openapi` is neither a URL nor a document of OpenAPI: give its address, or its text in JSON or YAML "
+            "(on the command line `openapi=@FILE`)"
+        )
     if (data := _DATA.match(given)) is not None:
         try:
             reader = zlib.decompressobj(wbits=31)
@@ -39,9 +62,4 @@ def text_of(given: str) -> bytes:
         text = given.encode("utf-8", "surrogatepass")
     if len(text) > MAX_DOCUMENT_BYTES:
         raise UnfitDocument(f"the document has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
-    if b"\n" not in text and len(text) < 1024 and text.lstrip()[:1] not in (b"{", b"["):
-        raise UnfitDocument(
-            "`openapi` is neither a URL nor a document of OpenAPI: give its address, or its text in JSON or YAML "
-            "(the command line reads a file itself)"
-        )
     return text

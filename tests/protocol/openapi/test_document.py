@@ -25,7 +25,8 @@ def test_a_text_and_a_packed_one():
         ("", "neither a URL nor a document"),
         ("data:;base64,AAAA", "not gzip in Base64"),
         ("data:;base64,!", "not gzip in Base64"),
-        ("x" * (MAX_DOCUMENT_BYTES + 1), "more than 16 MiB"),
+        ("a:\n" + "x" * MAX_DOCUMENT_BYTES, "more than 16 MiB"),
+        ("sha256:" + "0" * 64, "give the document itself"),
         (
             "data:;base64," + base64.b64encode(gzip.compress(b"0" * (MAX_DOCUMENT_BYTES + 1))).decode(),
             "more than 16 MiB",
