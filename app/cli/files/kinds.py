@@ -22,8 +22,8 @@ _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One section of a tenant. `example` is the least that a body of this kind has. `documents`: members that may name a
-    file beside the one that has them; the gateway shows what their text is known by."""
+    """One section of a tenant. `example` is the least that a body of this kind has. `documents`: members that may name
+    a file beside the one that has them; the gateway shows what their text is known by."""
 
     section: str
     one: str
@@ -84,7 +84,7 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 
 
 BACKENDS = Kind(
-    "backends", "backend", "Servers: a `command` that the gateway starts, a `url`, or an API by `openapi`.", BackendBody,
+    "backends", "backend", "Servers: a `command` that the gateway starts, a `url`, or an API (`openapi`).", BackendBody,
     lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
     documents=("openapi",),
 )  # fmt: skip

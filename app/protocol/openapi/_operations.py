@@ -33,6 +33,7 @@ _OWN_HEADERS = frozenset({
 _is_header = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}").fullmatch
 _is_path = re.compile(r"/[^\s?#\\\x00-\x1f\x7f]*").fullmatch
 _is_json = re.compile(r"(application/json|[\w.+-]+/[\w.+-]+\+json)\s*(;.*)?", re.IGNORECASE).fullmatch
+_NOT_SPREAD = frozenset({"patternProperties", "not", "enum", "const"})
 _HINTS: dict[str, dict[str, bool]] = {
     "get": {"readOnlyHint": True},
     "head": {"readOnlyHint": True},
@@ -211,14 +212,9 @@ def _members(
     node = references.resolved(schema) if isinstance(schema, dict) else {}
     seen = [] if seen is None else seen
     seen.append(node)
-    if (
-        depth > 8
-        or len(seen) > MAX_PARAMETERS
-        or node.get("nullable")
-        or node.get("additionalProperties") not in (None, False)
-    ):
+    if depth > 8 or len(seen) > MAX_PARAMETERS or node.get("additionalProperties") not in (None, False):
         return None
-    if node.get("type", "object") != "object" or {"patternProperties", "not", "enum", "const"} & node.keys():
+    if node.get("type", "object") != "object" or node.get("nullable") or _NOT_SPREAD & node.keys():
         return None
     if any(not _only_requires(each) for name in ("anyOf", "oneOf") for each in node.get(name) or ()):
         return None
