@@ -356,17 +356,30 @@ async def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switc
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
     body = patched(StoredBackend, members, changes, nulls=("limits",))
     new: BackendSpec = body.value(version=spec.version, tenant=spec.tenant)
+    _require_same_kind(spec, new)
+    new = replace(new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt)
+    new = await _with_document(access, spec, new, changes.get("openapi"))
+    return replace(_sealed(access, new, spec), off_by_platform=switch.off_by_platform)
+
+
+def _require_same_kind(spec: BackendSpec, new: BackendSpec) -> None:
+    """Raises InvalidRequest."""
     if ((new.url or new.openapi) is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")
     if (new.openapi is None) != (spec.openapi is None):
         words = "a server of MCP cannot become an API, nor the reverse: register another backend"
         raise InvalidRequest(words, field="openapi")
-    new = replace(new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt)
-    given = changes.get("openapi")
-    is_read = given is not None and (given != spec.openapi or _is_address(given))
-    new = await _made(access, new) if is_read else replace(new, openapi_made=spec.openapi_made)
-    return replace(_sealed(access, new, spec), off_by_platform=switch.off_by_platform)
+
+
+async def _with_document(access: Access, spec: BackendSpec, new: BackendSpec, given: str | None) -> BackendSpec:
+    """The changed backend with what is made of the document that was given with the change, if there was one. Raises as
+    `_made`."""
+    if given is not None and (given != spec.openapi or _is_address(given)):
+        return await _made(access, new)
+    if new.url is None and new.openapi is not None:
+        raise InvalidRequest("give `url`, or the document again, which may say where the API is", field="url")
+    return replace(new, openapi_made=spec.openapi_made)
 
 
 def _is_address(given: str) -> bool:

@@ -52,7 +52,7 @@ class ApiWire:
         url = self._channel.url
         async with self._channel.request(asked.method, asked.headers, asked.body, target=asked.target) as exchanged:
             answer = exchanged.answer
-            if 300 <= answer.status < 400 or answer.encoding.strip().lower() not in (b"", b"identity"):
+            if 300 <= answer.status < 400 or not answer.is_plain:
                 raise failure(answer, self._channel.host)
             body = await self._body(exchanged)
         shown = self._access.secrets.hidden_in(body)

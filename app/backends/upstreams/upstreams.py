@@ -188,7 +188,7 @@ class Upstreams:
         try:
             async with asyncio.timeout(FETCH_S), channel.request("GET", [(b"Accept", b"*/*")]) as exchanged:
                 answer = exchanged.answer
-                if not answer.is_good or answer.encoding:
+                if not answer.is_good or not answer.is_plain:
                     raise failure(answer, channel.host)
                 return await exchanged.body(limit_bytes)
         except TimeoutError:
