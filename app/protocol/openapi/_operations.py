@@ -28,7 +28,7 @@ _STYLES = {
 # What the gateway writes itself, or what says who calls.
 _OWN_HEADERS = frozenset({
     "accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type",
-    "cookie", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade",
+    "cookie", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 })  # fmt: skip
 _is_header = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}").fullmatch
 _is_path = re.compile(r"/[^\s?#\\\x00-\x1f\x7f]*").fullmatch
@@ -36,7 +36,6 @@ _is_json = re.compile(r"(application/json|[\w.+-]+/[\w.+-]+\+json)\s*(;.*)?", re
 _NOT_SPREAD = frozenset({"patternProperties", "not", "enum", "const"})
 _HINTS: dict[str, dict[str, bool]] = {
     "get": {"readOnlyHint": True},
-    "head": {"readOnlyHint": True},
     "put": {"idempotentHint": True},
     "delete": {"destructiveHint": True, "idempotentHint": True},
 }
@@ -84,7 +83,7 @@ def made_of(dialect: Dialect, path: str, method: str, item: dict[str, Any], oper
     Raises:
         LeftOut: it cannot be expressed.
     """
-    operation = _normal(dialect, item, operation)
+    operation = _normal(dialect, path, item, operation)
     _require_reachable(dialect, path, item, operation)
     arguments = _Arguments()
     parameters = [
@@ -93,8 +92,7 @@ def made_of(dialect: Dialect, path: str, method: str, item: dict[str, Any], oper
     named = {each.name for each in parameters if each.place == "path"}
     if missing := [name for name in re.findall(r"\{([^{}]*)\}", path) if name not in named]:
         raise LeftOut(f"has `{{{missing[0][:40]}}}` in its path, which is none of its parameters")
-    parameters = [each for each in parameters if each.place != "path" or f"{{{each.name}}}" in path]
-    body = None if method in ("get", "head") else _body(dialect, arguments, operation.get("requestBody"))
+    body = None if method == "get" else _body(dialect, arguments, operation.get("requestBody"))
     if operation.get("callbacks"):
         dialect.note("its callbacks are left out: nobody would be called back")
     name = _name(dialect, operation, path, method)
@@ -103,12 +101,14 @@ def made_of(dialect: Dialect, path: str, method: str, item: dict[str, Any], oper
     return Operation(name, msgspec.Raw(tool), method.upper(), path, parameters, body)
 
 
-def _normal(dialect: Dialect, item: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+def _normal(dialect: Dialect, path: str, item: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
     """With its parameters and those of its path, where they are not the same."""
     found = dict[tuple[str, str], dict[str, Any]]()
     for several in (item.get("parameters"), operation.get("parameters")):
         for each in several if isinstance(several, list) else ():
             parameter = dialect.references.resolved(each)
+            if parameter.get("in") == "path" and f"{{{parameter.get('name')}}}" not in path:
+                continue
             found[str(parameter.get("in")), str(parameter.get("name"))] = parameter
     if dialect.is_swagger:
         return _dialects.as_openapi(dialect.document, operation, found.values())
@@ -190,7 +190,7 @@ def _body(dialect: Dialect, arguments: _Arguments, given: Any) -> Body | None:
     media = content[chosen]
     schema = media.get("schema", {}) if isinstance(media, dict) else {}
     is_required, kind = body.get("required") is True, "application/json" if chosen == "*/*" else chosen
-    if "\r" in kind or "\n" in kind or not kind.isascii():
+    if not kind.isascii() or not kind.isprintable():
         raise LeftOut("takes a body whose type is none")
     members = _members(dialect.references, schema)
     if members is None:

@@ -12,6 +12,8 @@ from app.protocol.openapi.document import UnfitDocument
 
 MAX_NOTES = 100
 MAX_NOTE = 300  # characters
+# What a list, text or number leads to where an object should be, and a value that JSON has not.
+_ODD = (TypeError, AttributeError, LookupError, ValueError, OverflowError)
 _UNCALLED = ("head", "options", "trace")
 
 
@@ -55,6 +57,9 @@ def api_of(document: dict[str, Any]) -> Api:
             continue
         except RecursionError:
             notes.add(where[0], "is left out: it is nested too deeply")
+            continue
+        except _ODD:
+            notes.add(where[0], "is left out: it is not written as OpenAPI has it")
             continue
         size += len(bytes(tool.tool)) + 200
         if size > MAX_API_BYTES or len(made) >= MAX_TOOLS:

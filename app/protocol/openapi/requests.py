@@ -111,6 +111,8 @@ def _in_path(parameter: Parameter, value: Any) -> str:
             raise UnfitArguments(f"`{parameter.argument}` has a control character")
     if not "".join(texts):
         raise UnfitArguments(f"`{parameter.argument}` must not be empty: it is part of a path")
+    if parameter.style == "json":
+        return quote(_json(value), safe="")
     name, parts = quote(parameter.name, safe=""), _parts(parameter, value)
     if parameter.style == "label":
         return "." + ("." if parameter.explode else ",").join(parts)

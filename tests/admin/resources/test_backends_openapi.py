@@ -110,3 +110,15 @@ async def test_a_server_and_an_api_stay_what_they_are(rig):
     assert (await rig.ask("POST", PATH, far)).status_code == 201
     answer = await rig.ask("PATCH", PATH + "/far", {"openapi": TEXT})
     assert answer.status_code == 422
+
+
+async def test_whoever_lost_the_right_while_the_document_was_read_registers_nothing(rig, monkeypatch):
+    key = await rig.key("acme", "tenant:admin")
+
+    async def fetch(_: tuple[str, str], url: str) -> bytes:
+        await rig.admin.keys.revoke("acme", key.split("_")[1], rig.admin.now())
+        return TEXT.encode()
+
+    monkeypatch.setattr(rig.admin.documents, "_fetch", fetch)
+    await add(rig, 401, key=key, openapi="https://far.example/openapi.json")
+    assert (await rig.ask("GET", PATH + "/shop")).status_code == 404

@@ -145,6 +145,11 @@ def test_names_are_fit_for_clients_and_unique():
     assert names[3:] == ["x_y", "x_y_2", "post_a"]
 
 
+def test_a_parameter_of_another_path_is_none_of_the_tools():
+    shared = {"name": "id", "in": "path", "required": True, "schema": {}}
+    assert schema_of({"parameters": [shared]})["properties"] == {}
+
+
 def test_names_of_arguments_are_fit_too_and_told_apart():
     named = [("filter[name]", "query"), ("filter(name)", "query"), ("$top", "query"), ("top", "header")]
     schema = schema_of({"parameters": [{"name": name, "in": place, "schema": {}} for name, place in named]})
@@ -238,3 +243,38 @@ def test_an_operation_at_another_server_is_left_out():
     document = deepcopy(SHOP)
     document["paths"]["/items"]["get"]["servers"] = [{"url": "https://uploads.example"}]
     assert "GET /items: is left out: it is at another server (https://uploads.example)" in api_of(document).notes
+
+
+ODD = (3, None, [], "x", {}, [[]], True, {"$ref": 3}, {"$ref": "#/"}, 1 << 70, {"$ref": "#/paths"})
+
+
+def places(node, above=()):
+    yield above
+    for key, each in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        yield from places(each, (*above, key))
+
+
+def changed(document, place, value):
+    document = deepcopy(document)
+    node = document
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    return document
+
+
+@pytest.mark.parametrize("document", [SHOP, PETS], ids=["3", "2"])
+def test_whatever_stands_somewhere_costs_at_most_the_operation_that_needs_it(document):
+    paths = list(document["paths"])
+    for place in list(places(document))[1:]:
+        for odd in ODD:
+            try:
+                made = api_of(changed(document, place, odd))
+            except UnfitDocument as problem:
+                assert str(problem)
+                continue
+            encoded(made)
+            if place[0] == "paths" and len(place) > 2:
+                others = {each for each in paths if each != place[1]}
+                kept = {each.path for each in api_of(document).operations} & others
+                assert kept <= {each.path for each in made.operations}

@@ -56,6 +56,8 @@ def test_each_style(place, style, explode, value, target):
 def test_a_parameter_of_json():
     operation = {"parameters": [{"name": "q", "in": "query", "content": {"application/json": {"schema": {}}}}]}
     assert made(operation, {"q": {"a": [1, "é"]}}).target == "/x?q=%7B%22a%22%3A%5B1%2C%22%C3%A9%22%5D%7D"
+    operation = {"parameters": [{"name": "q", "in": "path", "content": {"application/json": {"schema": {}}}}]}
+    assert made(operation, {"q": "a"}, "/x/{q}").target == "/x/%22a%22"
 
 
 @pytest.mark.parametrize(
