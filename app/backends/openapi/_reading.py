@@ -9,12 +9,14 @@ import sys
 
 UNFIT = 3  # exit status: the output says why
 MEMORY_BYTES, CPU_S = 1 << 30, 30
+MAX_WRITTEN_BYTES = 8 << 20
 
 
 def main() -> None:
     """Ends the process."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_WRITTEN_BYTES, MAX_WRITTEN_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from app.protocol.openapi.api import encoded  # noqa: PLC0415 - within the limits
     from app.protocol.openapi.document import UnfitDocument  # noqa: PLC0415

@@ -4,14 +4,17 @@ import hashlib
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import anyio
 import anyio.to_thread
 
-from app.backends.openapi._reading import CPU_S, UNFIT
+from app.backends.openapi._reading import CPU_S, MAX_WRITTEN_BYTES, UNFIT
 from app.backends.openapi.apis import Apis
 from app.domain import BackendSpec
 from app.protocol.openapi.api import packed, unpacked
@@ -78,20 +81,34 @@ def _kept(source: str, made: bytes) -> Made:
 
 async def _read(text: bytes) -> bytes:
     """By a process of its own, which is killed if this is cancelled. Raises UnfitDocument."""
+    with ExitStack() as stack:
+        given, made, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        await anyio.to_thread.run_sync(_fill, given, text)
+        status = await _run(stdin=given, stdout=made, stderr=said)
+        if status == 0:
+            return await anyio.to_thread.run_sync(_content, made)
+        if status == UNFIT:
+            raise UnfitDocument(_content(made).decode("utf-8", "replace"))
+        last = _content(said)[-2000:].decode("utf-8", "replace")
+    log.warning("A document could not be read: status %d", status, extra={"stderr": last})
+    raise UnfitDocument(f"the document is too large or intricate to be read within {CPU_S} s: give a smaller one")
+
+
+async def _run(**files: IO[bytes]) -> int:
+    """The exit status of the process."""
     path = [_ROOT, *(each for each in sys.path if each and each != _ROOT)]
-    done = await anyio.run_process(
-        [sys.executable, "-I", "-c", _PROGRAM, *path],
-        input=text,
-        check=False,
-        cwd="/",
-        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-    )
-    if done.returncode == UNFIT:
-        raise UnfitDocument(done.stdout.decode("utf-8", "replace"))
-    if done.returncode != 0:
-        last = done.stderr[-2000:].decode("utf-8", "replace")
-        log.warning("A document could not be read: status %d", done.returncode, extra={"stderr": last})
-        raise UnfitDocument(
-            f"the document is too large or too intricate to be read within {CPU_S} s: give a smaller one"
-        )
-    return done.stdout
+    command, environ = [sys.executable, "-I", "-c", _PROGRAM, *path], {"PATH": os.defpath, "LANG": "C.UTF-8"}
+    with anyio.CancelScope(shield=True):  # one that is cancelled while it is started would be nobody's
+        process = await anyio.open_process(command, cwd="/", env=environ, **files)
+    async with process:
+        return await process.wait()
+
+
+def _fill(file: IO[bytes], text: bytes) -> None:
+    file.write(text)
+    file.seek(0)
+
+
+def _content(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read(MAX_WRITTEN_BYTES)

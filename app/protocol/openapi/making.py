@@ -7,7 +7,7 @@ from app.protocol.openapi import _dialects
 from app.protocol.openapi._operations import Dialect, made_of, methods_in
 from app.protocol.openapi._references import LeftOut, References
 from app.protocol.openapi._schemas import short
-from app.protocol.openapi.api import MAX_API_BYTES, MAX_TOOLS, Api, Operation
+from app.protocol.openapi.api import MAX_API_BYTES, MAX_TOOLS, Api, Operation, encoded
 from app.protocol.openapi.document import UnfitDocument
 
 MAX_NOTES = 100
@@ -61,7 +61,7 @@ def api_of(document: dict[str, Any]) -> Api:
         except _ODD:
             notes.add(where[0], "is left out: it is not written as OpenAPI has it")
             continue
-        size += len(bytes(tool.tool)) + 200
+        size += len(encoded(tool))
         if size > MAX_API_BYTES or len(made) >= MAX_TOOLS:
             words = f"is left out: at most {MAX_TOOLS} tools, {MAX_API_BYTES >> 20} MiB in all, are made of a document"
             notes.add(where[0], words)

@@ -270,8 +270,7 @@ def test_whatever_stands_somewhere_costs_at_most_the_operation_that_needs_it(doc
         for odd in ODD:
             try:
                 made = api_of(changed(document, place, odd))
-            except UnfitDocument as problem:
-                assert str(problem)
+            except UnfitDocument:
                 continue
             encoded(made)
             if place[0] == "paths" and len(place) > 2:
