@@ -17,6 +17,7 @@ import anyio.to_thread
 from app.backends.openapi._reading import CPU_S, MAX_WRITTEN_BYTES, UNFIT
 from app.backends.openapi.apis import Apis
 from app.domain import BackendSpec
+from app.errors import BackendUnavailable
 from app.protocol.openapi.api import packed, unpacked
 from app.protocol.openapi.document import UnfitDocument, is_url, mark_of, text_of
 
@@ -50,8 +51,13 @@ class Documents:
         self._fetch, self._apis, self._at_once = fetch, apis, anyio.CapacityLimiter(AT_ONCE)
 
     async def left_out(self, spec: BackendSpec) -> list[str]:
-        """What of a backend's document could not be made a tool, in sentences. Raises as `Apis.of`."""
-        return [] if spec.openapi is None else (await self._apis.of(spec)).api.notes
+        """What of a backend's document could not be made a tool, in sentences. Raises StorageUnavailable."""
+        if spec.openapi is None:
+            return []
+        try:
+            return (await self._apis.of(spec)).api.notes
+        except BackendUnavailable as error:
+            return [str(error)]
 
     async def made(self, key: Key, given: str) -> Made:
         """`given`: a URL, or a text as `text_of` takes it.
@@ -84,7 +90,7 @@ async def _read(text: bytes) -> bytes:
     with ExitStack() as stack:
         given, made, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         await anyio.to_thread.run_sync(_fill, given, text)
-        status = await _run(stdin=given, stdout=made, stderr=said)
+        status = await _run(given, made, said)
         if status == 0:
             return await anyio.to_thread.run_sync(_content, made)
         if status == UNFIT:
@@ -94,12 +100,12 @@ async def _read(text: bytes) -> bytes:
     raise UnfitDocument(f"the document is too large or intricate to be read within {CPU_S} s: give a smaller one")
 
 
-async def _run(**files: IO[bytes]) -> int:
+async def _run(given: IO[bytes], made: IO[bytes], said: IO[bytes]) -> int:
     """The exit status of the process."""
     path = [_ROOT, *(each for each in sys.path if each and each != _ROOT)]
     command, environ = [sys.executable, "-I", "-c", _PROGRAM, *path], {"PATH": os.defpath, "LANG": "C.UTF-8"}
     with anyio.CancelScope(shield=True):  # one that is cancelled while it is started would be nobody's
-        process = await anyio.open_process(command, cwd="/", env=environ, **files)
+        process = await anyio.open_process(command, cwd="/", env=environ, stdin=given, stdout=made, stderr=said)
     async with process:
         return await process.wait()
 

@@ -205,6 +205,7 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
 
 def _completed(patch: dict[str, Any], wanted: Wanted, current: Mapping[str, Any]) -> dict[str, Any]:
     """The patch, with what the gateway wants to be told again, or in other words."""
+    patch |= {name: wanted.body[name] for name in wanted.kind.documents if patch.get(name) is not None}
     if "url" in patch and wanted.kind is BACKENDS and wanted.body.get("headers"):
         # Their values are for the host of the old URL.
         patch["headers"] = {**(patch.get("headers") or {}), **wanted.body["headers"]}

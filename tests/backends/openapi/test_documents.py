@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from app.backends.openapi import documents
 from app.backends.openapi.apis import Apis
 from app.backends.openapi.documents import Documents
+from app.domain import BackendSpec
 from app.errors import UpstreamFailed
 from app.protocol.openapi.api import unpacked
 from app.protocol.openapi.document import UnfitDocument, mark_of
@@ -71,6 +73,12 @@ async def test_a_process_that_ends_otherwise_is_said_to_have_had_too_much(monkey
     with pytest.raises(UnfitDocument, match="too large or intricate"):
         await reader().made(KEY, TEXT)
     assert "A document could not be read" in caplog.text
+
+
+async def test_what_was_left_out_is_told_also_where_nothing_is_known():
+    spec = BackendSpec("acme", "shop", "", url="https://shop.example", openapi="sha256:x")
+    assert await reader().left_out(spec) == ["what was made of its document is gone: give the document again"]
+    assert await reader().left_out(replace(spec, openapi=None)) == []
 
 
 async def test_several_are_read_at_once_but_not_many():
