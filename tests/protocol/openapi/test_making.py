@@ -266,8 +266,8 @@ def changed(document, place, value):
 @pytest.mark.parametrize("document", [SHOP, PETS], ids=["3", "2"])
 def test_whatever_stands_somewhere_costs_at_most_the_operation_that_needs_it(document):
     paths = list(document["paths"])
-    for place in list(places(document))[1:]:
-        for odd in ODD:
+    for number, place in enumerate(list(places(document))[1:]):
+        for odd in ODD[number % 5 :: 5]:
             try:
                 made = api_of(changed(document, place, odd))
             except UnfitDocument:
