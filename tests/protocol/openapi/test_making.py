@@ -254,13 +254,12 @@ def places(node, above=()):
         yield from places(each, (*above, key))
 
 
-def changed(document, place, value):
-    document = deepcopy(document)
-    node = document
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
-    return document
+def changed(node, place, value):
+    if not place:
+        return value
+    copy = dict(node) if isinstance(node, dict) else list(node)
+    copy[place[0]] = changed(node[place[0]], place[1:], value)
+    return copy
 
 
 @pytest.mark.parametrize("document", [SHOP, PETS], ids=["3", "2"])
