@@ -3,6 +3,7 @@
 import json
 import re
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -245,7 +246,7 @@ def test_an_operation_at_another_server_is_left_out():
     assert "GET /items: is left out: it is at another server (https://uploads.example)" in api_of(document).notes
 
 
-ODD = (3, None, [], "x", {}, [[]], True, {"$ref": 3}, {"$ref": "#/"}, 1 << 70, {"$ref": "#/paths"})
+ODD: tuple[Any, ...] = (3, None, [], "x", {}, [[]], True, {"$ref": 3}, {"$ref": "#/"}, 1 << 70, {"$ref": "#/paths"})
 
 
 def places(node, above=()):
