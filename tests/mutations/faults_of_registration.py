@@ -49,9 +49,37 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "a check does not say that a command would have to download what it starts",
         "app/backends/checks/backend_check.py",
-        "if failure is not None and download is not None and failure.step in _BEGINNING:",
+        "if download is not None and failure.step in _BEGINNING:",
         "if False:",
         ("tests/backends/checks/test_backend_check.py",),
+    ),
+    Fault(
+        "what opens everything is added by itself",
+        "app/backends/checks/proposals.py",
+        "if each.proposal is not None and not opens_all(each.proposal):",
+        "if each.proposal is not None:",
+        ("tests/backends/checks/test_proposals.py",),
+    ),
+    Fault(
+        "what a check proposes takes the place of what the backend has",
+        "app/backends/checks/proposals.py",
+        "return list(dict.fromkeys([*now, *added]))",
+        "return list(added)",
+        ("tests/backends/checks/test_proposals.py",),
+    ),
+    Fault(
+        "a check proposes to add what whoever asked may not",
+        "app/admin/resources/backends.py",
+        "for each, allowed in zip(found, may, strict=True) if allowed)",
+        "for each, allowed in zip(found, may, strict=True))",
+        ("tests/admin/resources/test_live.py",),
+    ),
+    Fault(
+        "the limit that a process had reached is not among what it missed",
+        "app/backends/checks/backend_check.py",
+        "missed=(*limits, *modules, *found.missed)[:MOST]",
+        "missed=(*modules, *found.missed)[:MOST]",
+        ("tests/integration/test_check_allow.py",),
     ),
     Fault(
         "a server whose file says in words that it is switched off is started",

@@ -1,6 +1,6 @@
 """…/backends and …/failures, of one tenant."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -18,7 +18,7 @@ from app.admin._backend_state import (
     ShownBackend,
     shown_failure,
 )
-from app.admin._conditions import AskedState, tagged
+from app.admin._conditions import AskedState, etag, tagged
 from app.admin._merge_patch import patched
 from app.admin._paging import AskedNewestOfBackend, AskedPage
 from app.admin._route import ResourceRouter
@@ -32,6 +32,7 @@ from app.admin.schemas.backends import BackendAnswer, BackendBody, BackendPatch,
 from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.checks.backend_check import CheckResult
+from app.backends.checks.proposals import member_of, patch_of
 from app.backends.checks.steps import Steps
 from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
@@ -74,16 +75,21 @@ class FailureAnswer(BaseModel):
 
 
 class MissedAnswer(BaseModel):
-    """Something that the node has and the backend's sandbox withheld."""
+    """Something that the node has and the backend's sandbox withheld, or a limit that it reached."""
 
-    kind: str = Field(description="`file`, `address` or `system call`.")
-    what: str = Field(examples=["/srv/repository", "127.0.0.1:5432"])
+    kind: str = Field(description="`file`, `address`, `system call` or `limit`.")
+    what: str = Field(examples=["/srv/repository", "127.0.0.1:5432", "64 processes and threads"])
     access: str | None = Field(description="To a file: `read` or `write`.")
     count: int = Field(description="How often the backend asked for it.")
     proposal: dict[str, Any] | None = Field(
-        description="What to add to `sandbox`; null: no entry would help, or none should.",
-        examples=[{"read": ["/srv/repository"]}, {"network": "host"}],
+        description="What to add to `sandbox`, of a `limit` to `limits`; null: no entry would help, or none should.",
+        examples=[{"read": ["/srv/repository"]}, {"network": "host"}, {"pids": 128}],
     )
+    granted_by: str | None = Field(
+        description="The scope that adding it needs; null: there is no proposal.",
+        examples=[Scope.PLATFORM_ADMIN.value, Scope.TENANT_ADMIN.value],
+    )
+    may_grant: bool = Field(description="Whether who asked for the check has that scope.")
     uid: int | None = Field(
         description="The sandbox shows the file, but owner and mode keep it from this user, as whom the backend runs.",
         examples=[60123],
@@ -108,15 +114,30 @@ class CheckAnswer(BaseModel):
         "asked for last before it failed. At most ten."
     )
     unwatched: str | None = Field(description="Why something may be missing in `missed`.")
+    patch: dict[str, Any] | None = Field(
+        description="What a PATCH of the backend adds all those proposals with that who asked may grant, short of "
+        "`network: host`; null: nothing.",
+        examples=[{"sandbox": {"read": ["/srv/repository"]}}],
+    )
+    tag: str = Field(description="Of the registration that was checked, for `If-Match` of that PATCH.")
     start_used: str = Field(description="How its processes are started on this node: `exec` or `fork`.")
     start_reason: str = Field(description="Why they are executed, if its `start` is another.")
     left_out: list[str] = Field(default=[], description="What of its `openapi` could not be made a tool, and why.")
 
     @classmethod
-    def of(cls, result: CheckResult) -> Self:
+    def of(cls, result: CheckResult, spec: BackendSpec, access: Access) -> Self:
         steps = [StepAnswer(step=step.name, ms=step.ms) for step in result.steps]
-        members = {**asdict(result), **asdict(result.findings), **result.counts}
-        return cls(**{**members, "ok": result.failure is None, "steps": steps})
+        found = result.findings.missed
+        scopes = [None if each.proposal is None else scope_to_change(spec, [member_of(each)]) for each in found]
+        may = [each is not None and has_scope(access.principal, access.tenant, each) for each in scopes]
+        missed = [
+            {**asdict(each), "granted_by": scope, "may_grant": allowed}
+            for each, scope, allowed in zip(found, scopes, may, strict=True)
+        ]
+        patch = patch_of(spec, (each for each, allowed in zip(found, may, strict=True) if allowed)) or None
+        members = {**asdict(result), **asdict(result.findings), **result.counts, "missed": missed, "patch": patch}
+        tag = etag(BackendAnswer.of(spec))
+        return cls(**{**members, "ok": result.failure is None, "steps": steps, "tag": tag})
 
 
 class ListedFailure(KeptFailure):
@@ -175,8 +196,9 @@ async def change_backend(
     if patch.model_fields_set - _OF_URL and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
-    if patch.model_fields_set - _OF_TENANT:
-        require_may_register(access, spec.url)
+    needed = scope_to_change(spec, patch.model_fields_set)
+    if not has_scope(access.principal, access.tenant, needed):
+        raise Forbidden([needed], held=access.principal.scopes)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = await _patched(access, spec, patch, switch)
@@ -241,7 +263,8 @@ async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[Ch
                 await access.admin.catalog.ask(spec.key)
         left_out = await access.admin.documents.left_out(spec)
         await access.require_still(Scope.TENANT_ADMIN)
-        return CheckAnswer.of(replace(found, steps=steps.taken)).model_copy(update={"left_out": left_out})
+        answer = CheckAnswer.of(replace(found, steps=steps.taken), spec, access)
+        return answer.model_copy(update={"left_out": left_out})
 
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
@@ -292,6 +315,12 @@ def require_may_register(access: Access, url: str | None) -> None:
     """A command is permission to execute code. Raises Forbidden."""
     if url is None and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+
+
+def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
+    """What a change of these members of the backend needs."""
+    of_tenant = _OF_TENANT if spec.url is None else _OF_URL
+    return Scope.TENANT_ADMIN if of_tenant.issuperset(members) else Scope.PLATFORM_ADMIN
 
 
 async def url_if_there(access: Access, name: str) -> str | None:

@@ -30,10 +30,14 @@ _URLS = ("url", "urls")  # parameters of tools
 MAX_NAME = 64  # of a tool
 # Directories of many programs: whoever gets one gets more than he asked for.
 _is_shared = re.compile(
-    r"/[^/]*|/home/[^/]+|/usr/[^/]+|/usr/local/[^/]+|/var/(lib|log|cache|run|spool|tmp)|/etc/ssl|/run/user(/\d+)?"
+    r"/|/(bin|boot|dev|etc|home|lib\d*|libx32|lost\+found|media|mnt|opt|proc|root|run|sbin|snap|srv|sys|tmp|usr|var)|"
+    r"/home/[^/]+|/usr/[^/]+|/usr/local/[^/]+|/var/(lib|log|cache|run|spool|tmp)|/etc/ssl|/run/user(/\d+)?"
 ).fullmatch
 _begins, _ends = re.compile(r"(?<![\w.-])").match, re.compile(r"/?(?![\w/-]|\.\w)").match  # where a path does in a text
-_is_secret = re.compile(r"/etc/(g?shadow|sudoers).*|/(.*/)?\.(ssh|gnupg|aws|kube|docker)(/.*)?").fullmatch
+_is_secret = re.compile(
+    r"/etc/(g?shadow|sudoers).*|/(.*/)?\.(ssh|gnupg|aws|azure|kube|docker|config/(gcloud|gh))(/.*)?|"
+    r"/(.*/)?\.(netrc|pgpass|git-credentials|npmrc|pypirc|vault-token)"
+).fullmatch
 
 # What an entry opens, or why there is none.
 _OPENS_ALL = (
@@ -68,16 +72,17 @@ _NOT_THERE = (
 )
 _NEVER_OPENED = "No sandbox opens this path, whatever `read` and `write` name."
 
-Kind = Literal["file", "address", "system call"]
+Kind = Literal["file", "address", "system call", "limit"]
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Something that this node has and the sandbox withheld.
+    """Something that this node has and the sandbox withheld, or a limit that was reached.
 
     `access`: to a file, `read` or `write`. `count`: how often it was asked for. `proposal`: what to add to the
-    backend's `sandbox`; None if no entry would help, or none should. `uid`: the mode of the file or directory keeps it
-    from this user, as whom the process runs. `note`: what the entry opens, or why there is none.
+    backend's `sandbox`, of a limit to its `limits`; None if no entry would help, or none should. `uid`: the mode of the
+    file or directory keeps it from this user, as whom the process runs. `note`: what the entry opens, or why there is
+    none.
     """
 
     kind: Kind
