@@ -1,5 +1,7 @@
 """ApiWire: an HTTP API as an upstream. What the tools are is answered here; each call is one request."""
 
+from collections.abc import Iterable
+
 from app.backends.upstreams._calls import Call
 from app.backends.upstreams._channel import MAX_ERROR_BYTES, Channel, Exchanged, StreamCut
 from app.backends.upstreams._statuses import failure
@@ -10,14 +12,15 @@ from app.protocol.jsonrpc import Message, Request
 from app.protocol.openapi.requests import ApiRequest, UnfitArguments, base_of, request_of
 from app.protocol.openapi.results import Secrets, error_result, result_of
 from app.protocol.openapi.serving import ApiServer
+from app.text.credentials import hidden_in
 
 
 class ApiAccess:
-    """An API as a backend reaches it. `headers`: what each request has."""
+    """An API as a backend reaches it. `headers`: what each request has; `secrets` of its address."""
 
-    def __init__(self, server: ApiServer, target: str, headers: Headers) -> None:
+    def __init__(self, server: ApiServer, target: str, headers: Headers, secrets: Iterable[str] = ()) -> None:
         given = {name.decode(): value.decode() for name, value in headers}
-        self.server, self.secrets = server, Secrets(given.values())
+        self.server, self.secrets = server, Secrets([*given.values(), *secrets])
         self.base, sent = base_of(server.api, target, given)
         self.headers = [(name.encode(), value.encode()) for name, value in sent.items()]
 
@@ -56,7 +59,9 @@ class ApiWire:
                 raise failure(answer, self._channel.host)
             body = await self._body(exchanged)
         shown = self._access.secrets.hidden_in(body)
-        return result_of(answer.status, answer.type, shown, f"{url.scheme}://{url.authority}{asked.path}")
+        return result_of(
+            answer.status, answer.type, shown, hidden_in(f"{url.scheme}://{url.authority}{asked.path}")
+        )
 
     async def _body(self, exchanged: Exchanged) -> bytes:
         try:

@@ -33,6 +33,7 @@ from app.errors import BackendBusy, BackendTimeout, BackendUnavailable, CallCutO
 from app.jail.egress.dialling import Dialler
 from app.protocol.openapi.serving import ApiServer
 from app.telemetry.metrics import Metrics
+from app.text.credentials import secrets_in
 
 CLOSE_S = 5.0  # for telling the servers, when the node ends
 FETCH_S = 30.0  # for a document
@@ -159,13 +160,15 @@ class Upstreams:
 
     async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, ApiAccess | None]:
         """An API has no sessions: its connection is made by the first call, but in a check."""
+        if spec.lacks_secrets:
+            raise CannotConnect("the secret in its url cannot be opened: give it again", is_refused=True)
         server = None if spec.openapi is None else await self._parts.api_of(spec)
         try:
             url, own = parse_url(spec.url or ""), list(self._parts.headers_of(spec))
         except (UrlRefused, SealBroken) as error:
             what = "its headers cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
             raise CannotConnect(what, is_refused=True) from None
-        access = None if server is None else ApiAccess(server, url.target, own)
+        access = None if server is None else ApiAccess(server, url.target, own, secrets_in([spec.url or ""]))
         network = Network(self._parts.connector, Place(url, spec.tenant, spec.name))
         if access is None or steps is not None:
             await network.prepare(steps)

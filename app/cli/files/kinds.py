@@ -33,6 +33,7 @@ class Kind:
     example: Mapping[str, Any]
     named_by: str = "name"
     secret_maps: tuple[str, ...] = ()
+    secret_parts: tuple[str, ...] = ()  # members of which parts are secrets
     secrets: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
     list_is_whole: bool = True
@@ -86,7 +87,7 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 BACKENDS = Kind(
     "backends", "backend", "Servers: a `command` that the gateway starts, a `url`, or an API (`openapi`).", BackendBody,
     lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
-    documents=("openapi",),
+    secret_parts=("args", "url"), documents=("openapi",),
 )  # fmt: skip
 TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
 GUIDES = section_of(guides.GUIDES, {"text": "x"})

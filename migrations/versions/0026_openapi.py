@@ -1,13 +1,13 @@
 """Backends that are HTTP APIs: their document, and what was made of it.
 
-Revision 0024, after the order of the trail. Runs on SQLite and PostgreSQL.
+Revision 0026, after sealed definitions. Runs on SQLite and PostgreSQL.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0024"
-down_revision = "0023"
+revision = "0026"
+down_revision = "0025"
 branch_labels = None
 depends_on = None
 
