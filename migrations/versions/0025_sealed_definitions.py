@@ -1,6 +1,6 @@
 """Secrets of definitions: sealed, in a column of their own.
 
-Revision 0025, after what a tenant may let its backends reach. Runs on SQLite and PostgreSQL.
+Revision 0025, after what tenants may let backends reach. Runs on SQLite and PostgreSQL.
 """
 
 import sqlalchemy as sa

@@ -1,13 +1,13 @@
 """Packages of npm and PyPI that backends are installed from, by the hash of their lock.
 
-Revision 0026, after the secrets of definitions. Runs on SQLite and PostgreSQL.
+Revision 0027, after HTTP APIs as backends. Runs on SQLite and PostgreSQL.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0026"
-down_revision = "0025"
+revision = "0027"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 
