@@ -11,13 +11,14 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from app.domain.resources.destinations import Destination
 from app.jail.egress.outgoing import Outgoing
 from app.jail.egress.refusals import Reason, Refused
 from app.text.public_addresses import Network
@@ -226,15 +227,16 @@ class RegistryRule:
         self._places = frozenset(places)
         self._others = set[str]()
 
-    async def permit(self, outgoing: Outgoing) -> None:
+    async def permit(self, outgoing: Outgoing) -> Sequence[Destination]:
         host = str(outgoing.host)
         if (host, outgoing.port) in self._places:
-            return
+            return ()
         if outgoing.port != _PORTS["https"] or not isinstance(outgoing.host, str):
             raise Refused(Reason.RULE, f"{outgoing.destination} is no registry that this node is configured to use")
         if len(self._others | {host}) > MAX_OTHER_HOSTS:
             raise Refused(Reason.RULE, f"{outgoing.destination}: the registry names files on too many hosts")
         self._others.add(host)
+        return ()
 
 
 def addresses_of(places: Iterable[Place]) -> tuple[Network, ...]:

@@ -25,6 +25,7 @@ MANIFEST = ".trunkline.json"
 _BUILDING = ".building-"
 _is_lock = re.compile(r"[0-9a-f]{64}").fullmatch
 _OF_TOOLS = ("cache", "home", "tmp", "files")  # what is not kept of a build
+_READ_ONLY = 0o555
 MAX_FILES = 200_000
 UNUSED_S = 3600.0  # a folder that is not used is kept so long after it was used last
 
@@ -116,7 +117,7 @@ class Store:
         manifest = {"programs": {name: asdict(each) for name, each in programs(building.place).items()}}
         building.put(MANIFEST, json.dumps(manifest))
         os.chmod(building.place / MANIFEST, 0o444)
-        os.chmod(building.place, 0o555)
+        os.chmod(building.place, _READ_ONLY)
         with _beside(self.root / f".{lock}"):
             if not (self.root / lock).exists():  # another node may have been faster
                 os.rename(building.place, self.root / lock)

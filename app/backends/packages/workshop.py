@@ -17,7 +17,8 @@ import anyio
 import anyio.to_thread
 
 from app.backends.packages.registries import Place, RegistryRule, Source, addresses_of
-from app.domain import BackendSpec, Network, ProcessLimits, Sandbox
+from app.domain import BackendSpec, ProcessLimits, Sandbox
+from app.domain.resources.backends import NetworkMode
 from app.jail.egress.egress import Egress, EgressOptions
 from app.jail.egress.outgoing import NothingAllowed, Rule
 from app.jail.sandbox import composer
@@ -118,7 +119,7 @@ class Workshop:
         made = Composer(self._sandboxes.machine, self._finder, egress)
         return await made.compose(spec, place, profile)
 
-    def _spec(self, run: Run, network: Network) -> BackendSpec:
+    def _spec(self, run: Run, network: NetworkMode) -> BackendSpec:
         folder, source = str(run.folder), run.source or Source(frozenset())
         files = str(run.folder / "files")
         env = {name: value.replace("{files}", files) for name, value in source.env.items()}

@@ -18,7 +18,7 @@ from typing import Any
 from app.backends.packages.packages import Packages, RegistrySettings
 from app.backends.packages.store import Store
 from app.backends.packages.workshop import Workshop
-from app.domain import Network
+from app.domain.resources.backends import NetworkMode
 from app.errors import NotFound
 from app.jail.egress.egress import Egress
 from app.jail.sandbox.cgroup_roots import CgroupRoots
@@ -72,7 +72,7 @@ class Bench:
 
 def sandboxes_of(tier: Tier) -> Sandboxes:
     """As if probes had found that this tier holds, and no higher one is there."""
-    networks: tuple[Network, ...] = ("none", "web", "host")
+    networks: tuple[NetworkMode, ...] = ("none", "web", "host")
     reports = [
         TierReport(
             each, network, [Attempt("", name, True, "") for name in {*promised(each, network), "memory", "pids"}]
