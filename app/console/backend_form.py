@@ -46,7 +46,7 @@ _COMMAND = (
     ("max_processes", "Processes at most"),
 )  # fmt: skip
 _PROCESSES = (
-    ("cwd", "Working directory", "absolute, or below the tenant's home, which is the default"),
+    ("cwd", "Working directory", "absolute, or below the process's home, which is the default"),
     ("isolation", "Isolation", "shared: for servers without state; sessions share processes"),
     ("broadcast", "Messages of a shared process that belong to no call", "true: they go to all sessions"),
     ("state", "Home of its processes", "keep: each principal has one that lasts"),

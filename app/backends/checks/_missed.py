@@ -66,6 +66,12 @@ _NOT_THERE = (
     "It is not there, an entry can name only what is, and many programs share its directory. Make it first, so that "
     "the process's user may write it, and name it in `write`."
 )
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108
+_NO_SHARED_MEMORY = (
+    "In tier 1 there is none that is a process's own, and POSIX semaphores and shared memory are made in it (Python's "
+    "`multiprocessing`). Tier 2 has one: `trunkline doctor`, run as the gateway's user on this node, says what it "
+    "takes."
+)
 _NEVER_OPENED = "No sandbox opens this path, whatever `read` and `write` name."
 
 Kind = Literal["file", "address", "system call"]
@@ -138,11 +144,12 @@ def findings(
             if is_hidden and not is_named:
                 continue
             is_named = is_named or ("uid" in each and _is_declared(what, spec))
-            is_named = is_named or any(_names(text, step) for step in meant.get(what, ()))
+            is_named = is_named or what == _SHARED_MEMORY or any(_names(text, step) for step in meant.get(what, ()))
             missed = _missed_file(each, count, is_named=is_named)
             opens = [path for paths in (missed.proposal or {}).values() for path in paths] or [what]
             if missed.uid is None and _are_forbidden(opens, besides.forbidden):
-                missed = replace(missed, proposal=None, note=_NEVER_OPENED)
+                note = _NO_SHARED_MEMORY if what == _SHARED_MEMORY else _NEVER_OPENED
+                missed = replace(missed, proposal=None, note=note)
             (named if is_named else files).append(missed)
     if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
         what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"

@@ -37,11 +37,11 @@ Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is rea
 
 
 def _directory(path: str) -> str:
-    """Refuses what is neither absolute nor below the tenant's home."""
+    """Refuses what is neither absolute nor below the home."""
     if path.startswith("~"):
-        raise Unfit("cwd", "is relative to the tenant's home: leave out `~`")
+        raise Unfit("cwd", "is relative to the home of the process: leave out `~`")
     if not path.startswith("/") and ".." in path.split("/"):
-        raise Unfit("cwd", "leads out of the tenant's home: write an absolute path")
+        raise Unfit("cwd", "leads out of the home of the process: write an absolute path")
     return path
 
 
@@ -247,8 +247,8 @@ class BackendSpec:
         Annotated[
             str,
             Meta(min_length=1, max_length=4096),
-            "Working directory of the processes: an absolute path, or one below the tenant's home. It must exist on "
-            "each node. null: the tenant's home.",
+            "Working directory of the processes: an absolute path, which must exist on each node, or one below the "
+            "process's home. null: the home, so that relative paths name files in it.",
             no_nul,
             _directory,
         ]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from app.domain import HOME_WORD, BackendSpec
+from app.jail.sandbox.scripts import interpreter_beside
 
 PROXY_PORT = 3128  # in a network of the process's own every port is free
 NO_PROXY = "localhost,127.0.0.1,::1"
@@ -16,10 +17,21 @@ BUNDLES = (
 
 
 def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
-    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
-    path = os.environ.get("PATH", os.defpath)
+    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker. Reads the disk: for
+    a thread."""
     declared = {name: value.replace(HOME_WORD, home) for name, value in spec.env.items()}
-    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
+    return {"PATH": search_path(spec), "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
+
+
+def search_path(spec: BackendSpec) -> str:
+    """The PATH: what it declares, else the gateway's own, after the directory in which a script's interpreter is beside
+    it. Reads the disk: for a thread."""
+    if "PATH" in spec.env:
+        return spec.env["PATH"]
+    path = os.environ.get("PATH", os.defpath)
+    program = os.path.join(spec.cwd or "", spec.command)
+    beside = interpreter_beside(program) if "/" in spec.command and os.path.isabs(program) else None
+    return path if beside is None else f"{beside}:{path}"
 
 
 def proxy_environment(port: int = PROXY_PORT, bundles: Iterable[str] = BUNDLES) -> dict[str, str]:
