@@ -9,7 +9,7 @@ from app.errors import BackendExited
 from app.jail.sandbox.sandboxes import SandboxUnavailable
 from app.jail.spawner.client import SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE
-from app.processes.endings import CHECK_HINT, RAISING
+from app.processes.endings import CHECK_HINT, raising
 from app.processes.own_homes import HomeFull
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     pids = spec.limits.pids
     if error.stage == WRAPPER_STAGE and _NO_MORE in error.message and pids is not None and pids < _WRAPPED:
         message = f"its {pids} processes and threads (limits.pids) are too few for its sandbox, which takes {_WRAPPED}"
-        return BackendExited(message, started=False, hint=RAISING["pids"], limit="pids")
+        return BackendExited(message, started=False, hint=raising("pids", spec), limit="pids")
     if error.stage == WRAPPER_STAGE and error.errno == errno.EACCES:
         return BackendExited(_CLOSED, started=False, hint=_CLOSED_HINT)
     if error.stage in _OF_THE_SANDBOX:  # as above
@@ -87,7 +87,7 @@ def full(spec: BackendSpec, error: HomeFull) -> BackendExited:
         },
     )
     message = f"the home that lasts of this principal is full: it {error.strerror}"
-    return BackendExited(message, started=False, hint=RAISING["disk"], limit="disk")
+    return BackendExited(message, started=False, hint=raising("disk", spec), limit="disk")
 
 
 def homeless(spec: BackendSpec, error: OSError) -> BackendExited:

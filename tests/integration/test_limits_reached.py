@@ -43,7 +43,10 @@ async def test_the_limit_at_which_a_server_dies_is_named_everywhere(
         needs_pids(gateway)
     endpoint, failure = backend(gateway, code, limits=limits)
     assert named in failure["detail"], failure
-    assert f"`limits.{named.partition('limits.')[2][:-1]}`" in failure["hint"]
+    member = named.partition("limits.")[2][:-1]
+    assert f"`limits.{member}`" in failure["hint"]
+    double = 2 * int(named.partition(" ")[0])
+    assert f"backends set {endpoint.name} --tenant {endpoint.tenant} limits.{member}={double}`" in failure["hint"]
     async with httpx2.AsyncClient(timeout=30) as http:
         error = error_of(await Wire(http, endpoint).post(INITIALIZE))
     assert named in str(error)

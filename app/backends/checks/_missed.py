@@ -13,7 +13,7 @@ from typing import Any, Literal
 from app.domain import BackendSpec
 from app.jail.sandbox.paths import NEVER
 from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
-from app.processes.endings import of_words
+from app.processes.endings import distrusts
 from app.text.public_addresses import Address, is_public
 
 MOST = 10  # of a report
@@ -123,7 +123,7 @@ def findings(
     Programs look for many files and try calls that they can do without. So a file counts if the registration of the
     backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
     """
-    asked, besides = _read(log, has_found_server=of_words(stderr) is not None), besides or Asked()
+    asked, besides = _read(log, has_found_server=distrusts(stderr)), besides or Asked()
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
     text = "\n".join([registered, *stderr])

@@ -23,7 +23,7 @@ from app.jail.sandbox.composer import Confined
 from app.jail.spawner.client import MISSED_BYTES
 from app.processes.connection import BackendConnection
 from app.processes.conversation import Conversation, result_of
-from app.processes.endings import CHECK_HINT, RAISING, at_limit, of_words
+from app.processes.endings import CHECK_HINT, at_limit, of_words, raising
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import SERVER_INFO_KEY, SESSIONLESS, is_refused_handshake
 from app.protocol.revisions import HANDSHAKE
@@ -155,7 +155,8 @@ async def _at_its_limit(failure: Failure, error: Exception, process: BackendProc
     limit = process.limit_reached(is_late=failure.reason == BackendTimeout.reason)
     if not limit:
         return failure
-    return replace(failure, limit=limit, detail=failure.detail + at_limit(limit, process.spec), hint=RAISING[limit])
+    detail, hint = failure.detail + at_limit(limit, process.spec), raising(limit, process.spec)
+    return replace(failure, limit=limit, detail=detail, hint=hint)
 
 
 class Talk:

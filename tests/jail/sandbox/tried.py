@@ -52,20 +52,26 @@ class Trial:
     tier: Tier
     supervisor: Supervisor
 
-    async def run(
+    @asynccontextmanager
+    async def started(
         self, argv: Sequence[str], *, network: Network = "none", read: Sequence[str] = (), **fields: Any
-    ) -> Ended:
-        """Runs a command to its end."""
+    ) -> AsyncIterator[tuple[BackendProcess, Listener]]:
+        """A process that runs this command."""
         sandbox = Sandbox(network=network, read=tuple(read))
         spec = BackendSpec("acme", "trial", argv[0], tuple(argv[1:]), sandbox=sandbox, **fields)
         process = await self.supervisor.spawn(spec, lambda gone: None)
         listener = Listener()
         process.attach(listener)
         try:
-            ended = await listener.exit()
+            yield process, listener
         finally:
             self.supervisor.stop_soon(process)
             await process.wait_gone()
+
+    async def run(self, argv: Sequence[str], **fields: Any) -> Ended:
+        """Runs a command to its end."""
+        async with self.started(argv, **fields) as (process, listener):
+            ended = await listener.exit()
         said = json.loads(listener.lines[-1]) if listener.lines else None
         return Ended(said, ended.description, "\n".join(ended.stderr), process)
 
