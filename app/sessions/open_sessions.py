@@ -120,7 +120,9 @@ def note_timeout(
     tool = string_of(call.target) if call.method == "tools/call" else None
     limit = "" if process is None else process.limit_reached(is_late=True)
     if limit:
-        failed.error.advise(f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {raising(limit, session.spec)}")
+        failed.error.advise(
+            f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {raising(limit, session.spec)}"
+        )
     failures.timed_out(
         session.spec,
         process,

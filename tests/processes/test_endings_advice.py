@@ -49,4 +49,6 @@ def test_a_certificate_that_it_does_not_trust_is_named(line: str):
 )
 def test_a_limit_of_the_machine_on_threads_is_named_where_it_is_not_the_processs_own(line: str):
     assert of_words([line]) == NO_THREAD
-    assert of_words(["BlockingIOError: [Errno 11] Resource temporarily unavailable", "a new thread was started"]) is None
+    assert (
+        of_words(["BlockingIOError: [Errno 11] Resource temporarily unavailable", "a new thread was started"]) is None
+    )

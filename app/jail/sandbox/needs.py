@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from app.jail.sandbox.environment import chain, interpreter_of
 from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
-from app.jail.sandbox.scripts import MODULES, beside, beside_program, chain, interpreter_of, is_script_of
+from app.jail.sandbox.scripts import MODULES, beside, beside_program, is_script_of, settings_of
 from app.jail.spawner.client import SpawnFailed
 
 # No file that only root may read is among them: `/etc` as a whole is not seen.
@@ -201,6 +202,8 @@ class _Search:
         for place in chain(path):
             self._prefix(place, depth)
         self._modules(real)
+        for directory in () if _is_within(real, self._write) else settings_of(real):
+            self._infer(self._permitted(directory, "the settings of the runtime in"))
         interpreter = self._interpreter(real)
         if interpreter is not None:
             self._program(interpreter, depth + 1)

@@ -304,6 +304,12 @@ async def test_a_program_of_pyenv_is_run_by_its_own_python(here, place):
         assert (await here.run([str(program)])).said == f"{version}/bin/python3"
 
 
+@pytest.mark.skipif(shutil.which("java") is None, reason="apt-get install default-jre-headless")
+async def test_a_java_runtime_finds_its_settings(here):
+    done = await here.run(["java", "-Xshare:auto", "-XshowSettings:locale", "-version"])
+    assert (done.description, "Runtime Environment" in done.stderr) == ("exit status 0", True), done.stderr
+
+
 async def test_a_program_that_its_user_may_not_execute_is_no_fault_of_the_sandbox(here, place):
     program = place / "closed/tool"
     program.parent.mkdir(mode=0o700)
