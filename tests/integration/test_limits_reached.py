@@ -31,8 +31,8 @@ def needs_pids(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("code", "limits", "limit", "named"),
     [
-        (THREADS, {}, "pids", "64 processes and threads (limits.pids)"),
-        (FILES, {}, "files", "1024 open files (limits.files)"),
+        (THREADS, {"pids": 64}, "pids", "64 processes and threads (limits.pids)"),
+        (FILES, {"files": 1024}, "files", "1024 open files (limits.files)"),
         (LARGE, {"disk_mb": 4}, "disk", "4 MiB of files (limits.disk_mb)"),
     ],
 )
@@ -67,6 +67,6 @@ def test_too_few_processes_for_a_sandbox_are_no_fault_of_the_sandbox(gateway: Ga
 
 def test_a_check_of_a_server_that_lives_on_at_a_limit_and_says_nothing_names_it(gateway: Gateway) -> None:
     needs_pids(gateway)
-    _, failure = backend(gateway, PATIENT, timeouts={"initialize_s": 3})
+    _, failure = backend(gateway, PATIENT, timeouts={"initialize_s": 3}, limits={"pids": 64})
     assert failure["reason"] == "timeout"
     assert "64 processes and threads (limits.pids)" in failure["detail"]

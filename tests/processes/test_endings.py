@@ -12,7 +12,7 @@ from app.jail.spawner.client import End
 from app.processes.endings import RAISING, Exit, Killed, Met, at_limit, exit_of, met, raising, reached
 from app.processes.measuring import Use
 
-SPEC = BackendSpec("acme", "echo", "server")
+SPEC = BackendSpec("acme", "echo", "server", limits=ProcessLimits(512, 64, 1.0, 1024, 256))
 NO_LIMITS = replace(SPEC, limits=ProcessLimits(None, None, None, None, None))
 ENOSPC = "OSError: [Errno 28] No space left on device"
 

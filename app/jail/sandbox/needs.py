@@ -5,6 +5,7 @@ Reads the disk: to be called in a thread.
 """
 
 import errno
+import glob
 import os
 import re
 import shutil
@@ -14,14 +15,16 @@ from dataclasses import dataclass
 
 from app.jail.sandbox.environment import chain, interpreter_of
 from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
-from app.jail.sandbox.scripts import MODULES, beside, beside_program, is_script_of, settings_of
+from app.jail.sandbox.scripts import MODULES, beside, beside_program, is_script_of
 from app.jail.spawner.client import SpawnFailed
 
-# No file that only root may read is among them: `/etc` as a whole is not seen.
+# No file that only root may read is among them: `/etc` as a whole is not seen. Programs that others start, such as a
+# browser or Java, do not start without their settings.
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store",
-    "/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies", "/etc/fonts",
-    "/etc/gai.conf", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/chromium.d",
+    "/etc/crypto-policies", "/etc/fonts", "/etc/gai.conf", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/java",
+    "/etc/java-*-openjdk", "/etc/ld.so.cache", "/etc/ld.so.conf",
     "/etc/ld.so.conf.d", "/etc/localtime", "/etc/magic", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release",
     "/etc/passwd", "/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf",
     "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
@@ -113,8 +116,7 @@ class _Search:
 
     def needs(self) -> Needs:
         for path in SYSTEM:
-            if os.path.exists(path):
-                self._read.add(self._follow(path))
+            self._read |= {self._follow(each) for each in glob.glob(path) if os.path.exists(each)}
         wanted = self._wanted
         self._write = {self._follow(path) for path in wanted.write}
         declared = {self._declared(path, "write") for path in wanted.write}
@@ -202,8 +204,6 @@ class _Search:
         for place in chain(path):
             self._prefix(place, depth)
         self._modules(real)
-        for directory in () if _is_within(real, self._write) else settings_of(real):
-            self._infer(self._permitted(directory, "the settings of the runtime in"))
         interpreter = self._interpreter(real)
         if interpreter is not None:
             self._program(interpreter, depth + 1)

@@ -9,20 +9,6 @@ MODULES = "node_modules"
 _SCRIPTS = (".py", ".pyw", ".rb", ".pl", ".php", ".lua", ".jar")
 _runs_scripts = re.compile(r"python[0-9.]*t?|ruby[0-9.]*|perl[0-9.]*|php[0-9.]*|lua[0-9.]*").fullmatch
 _PROGRAMS = ("bin", "sbin", "shims")  # directories of programs that have nothing to do with each other
-_IN_ETC = 3  # parts of the path of what is in a directory of /etc
-
-
-def settings_of(program: str) -> set[str]:
-    """Directories of /etc, of Java alone, into which those of a runtime lead: distributions keep its settings there;
-    without them it does not start."""
-    prefix = os.path.dirname(os.path.dirname(program))
-    if os.path.basename(program) != "java":
-        return set()
-    places = [f"{prefix}/{name}" for name in ("conf", "lib")]
-    places += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in os.listdir(place)]
-    targets = [os.path.realpath(each).split("/") for each in places if os.path.islink(each)]
-    found = (each for each in targets if each[1] == "etc" and len(each) > _IN_ETC)
-    return {"/".join(each[:_IN_ETC]) for each in found if each[2].startswith("java")}
 
 
 def beside(script: str) -> Iterator[str]:
