@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import anyio
+from forking import InTier
 
 from app.domain import BackendSpec, ProcessLimits, Sandbox
 from app.errors import BackendError
@@ -38,7 +39,6 @@ from app.processes.measuring import measure
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor, SupervisorOptions
 from app.telemetry.metrics import Metrics
-from bench.forking import InTier
 
 EVERY_S = 0.05
 ANSWER_S = 240.0
@@ -56,7 +56,13 @@ class Used(NamedTuple):
     disk_mib: float = 0.0
 
     def most(self, other: "Used") -> "Used":
-        return Used(*map(max, self, other))
+        return Used(
+            max(self.threads, other.threads),
+            max(self.processes, other.processes),
+            max(self.private_mib, other.private_mib),
+            max(self.files, other.files),
+            max(self.disk_mib, other.disk_mib),
+        )
 
 
 def used_by(process: BackendProcess, homes: list[Path]) -> Used:

@@ -112,10 +112,10 @@ def at_limit(limit: str, spec: BackendSpec) -> str:
 
 
 class Met(NamedTuple):
-    """A limit that a process met in a while, and went on: `count` times, as the kernel counts it."""
+    """A limit that a process met in a while, and went on: so many `times`, as the kernel counts it."""
 
     limit: str
-    count: int
+    times: int
     words: str  # the end of "it ..."
 
 

@@ -141,10 +141,10 @@ def can_be_kept(sandbox: Sandbox) -> None:
 class ProcessLimits:
     """What a process and all it starts may use; None: no limit."""
 
-    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576), "MiB."] | None = 512
-    pids: Annotated[int, Meta(ge=1, le=1_000_000), "Processes and threads."] | None = 64
+    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576), "MiB."] | None = 1024
+    pids: Annotated[int, Meta(ge=1, le=1_000_000), "Processes and threads."] | None = 512
     cpu: Annotated[float, Meta(ge=0.01, le=1024), "Cores."] | None = 1.0
-    files: Annotated[int, Meta(ge=16, le=1_000_000), "Open files of each process."] | None = 1024
+    files: Annotated[int, Meta(ge=16, le=1_000_000), "Open files of each process."] | None = 4096
     disk_mb: Annotated[int, Meta(ge=1, le=1_048_576), "MiB of its home and temporary files together."] | None = 256
 
 

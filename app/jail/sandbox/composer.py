@@ -124,7 +124,7 @@ class Composer:
     ) -> Command:
         if place.lasts and self._machine.is_root:  # it may be from when it was the tenant's user's
             await anyio.to_thread.run_sync(give, Path(place.home), os.geteuid())
-        environment = await _environment(spec, place.home, place.tmpdir)
+        environment = {**_memory_of(spec), **await _environment(spec, place.home, place.tmpdir)}
         if profile.tier >= Tier.KERNEL:
             environment = {**_OF_OTHERS, **environment}
             needs = await self._needs(spec, environment["PATH"])
@@ -147,7 +147,7 @@ class Composer:
         self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement, *, has_proxy: bool
     ) -> Command:
         home = place.home if place.lasts else HOME
-        environment = {**_OF_OTHERS, **await _environment(spec, home, TEMPORARY)}
+        environment = {**_OF_OTHERS, **_memory_of(spec), **await _environment(spec, home, TEMPORARY)}
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
         room = replace(room, has_network=has_proxy or profile.network == "host")
         environment, late = handed_in.split(environment)
@@ -240,6 +240,12 @@ def cwd_of(spec: BackendSpec, home: str) -> str:
 
 async def _environment(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
     return await anyio.to_thread.run_sync(environment_of, spec, home, tmpdir)
+
+
+def _memory_of(spec: BackendSpec) -> dict[str, str]:
+    """What tells Java how much memory there is: it sees that of the machine, collects nothing until it has used much of
+    that, and would be killed before."""
+    return {} if spec.limits.memory_mb is None else {"JAVA_TOOL_OPTIONS": f"-XX:MaxRAM={spec.limits.memory_mb}m"}
 
 
 async def unconfined(spec: BackendSpec, place: Place) -> Command:
