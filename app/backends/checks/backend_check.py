@@ -31,6 +31,7 @@ from app.protocol.toolset.pages import Pages
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
 DOWNLOAD_S = 15.0  # for a program that has to download what it starts, and cannot
+END_S = 2.0  # for a process that has closed its pipes to end
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
 MAX_REACHING = 5  # tools that are named
@@ -115,6 +116,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
+        error = await _as_it_ended(error, process)
         failure = await _at_its_limit(failure_of(steps.taken[-1].name, error, process), error, process)
     finally:
         pool.forget(alone.key)
@@ -139,6 +141,15 @@ def _asked(reaching: Sequence[str], confined: Confined | None) -> Asked:
     line = None if confined is None else confined.line
     refused, forbidden = () if line is None else tuple(line.refused), () if confined is None else confined.forbidden
     return Asked(reaching[:MAX_REACHING], has_proxy=line is not None, refused=refused, forbidden=forbidden)
+
+
+async def _as_it_ended(error: Exception, process: BackendProcess | None) -> Exception:
+    """Who dies closes its pipes before its end is known, and the end says more: its status, and a limit."""
+    if not isinstance(error, BackendExited) or process is None:
+        return error
+    with anyio.move_on_after(END_S):
+        await process.wait_gone()
+    return error if process.exit is None or process.exit.reason == "stopped" else process.exit.error()
 
 
 async def _at_its_limit(failure: Failure, error: Exception, process: BackendProcess | None) -> Failure:
