@@ -148,7 +148,10 @@ def add_resource_commands(commands: Commands) -> None:
 
     backends = _Noun(commands, nouns.BACKENDS, "list, create, change and check backends", _BACKENDS)
     backends.add_usual_verbs("its name")
-    backends.add_check("its name", "start one process of a backend and show what it offers")
+    check = backends.add_check("its name", "start one process of a backend and show what it offers")
+    check.set_defaults(run=Later("app.cli.allowing.check_backend"))
+    allow_help = "add what its sandbox kept from it, as far as this key may, and check again, at most five times"
+    check.add_argument("--allow", action="store_true", help=allow_help)
     backends.add(
         "restart", "app.cli.resources.restart_object", "end the sessions and processes of a backend", "its name"
     )
@@ -269,10 +272,11 @@ class _Noun:
             "--limit", type=limit, default=LISTED, metavar="N", help=f"at most this many; default {LISTED}"
         )
 
-    def add_check(self, id_help: str, text: str) -> None:
-        _add_members(
-            self.add("check", "app.cli.resources.check_object", f"{text}; exit code 1 if it does not work", id_help)
-        )
+    def add_check(self, id_help: str, text: str) -> argparse.ArgumentParser:
+        text = f"{text}; exit code 1 if it does not work"
+        verb = self.add("check", "app.cli.resources.check_object", text, id_help)
+        _add_members(verb)
+        return verb
 
 
 def _add_members(verb: argparse.ArgumentParser, *, can_unset: bool = False) -> None:

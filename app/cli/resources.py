@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.cli.members import members_of, secrets_given_openly
-from app.cli.rest import open_rest, segment
+from app.cli.rest import Rest, open_rest, segment
 from app.cli.tables import one_line, record, table
 from app.cli.usage.nouns import ALL, BACKENDS, Resource
 from app.errors import GatewayError, InvalidRequest
@@ -51,7 +51,7 @@ def list_objects(options: argparse.Namespace, action: str = "", **named: str) ->
 
 def show_object(options: argparse.Namespace) -> int:
     """`show`: every member of one object."""
-    return _print_object(options, ask(options, "GET", path_of(options, options.id)))
+    return print_object(options, ask(options, "GET", path_of(options, options.id)))
 
 
 def show_listed(options: argparse.Namespace) -> int:
@@ -60,7 +60,7 @@ def show_listed(options: argparse.Namespace) -> int:
         rows, page = rest.items(path_of(options), query={}, most=options.limit)
     for row in rows:
         if row.get(options.resource.id) == options.id:
-            return _print_object(options, row)
+            return print_object(options, row)
     where = f" among the first {len(rows)}" if page.get("next_cursor") else ""
     raise GatewayError(f"there is no session {ascii(options.id)[1:-1]}{where}")
 
@@ -104,13 +104,13 @@ def change_object(options: argparse.Namespace) -> int:
         for name in kept:  # as in the file that the object was made from
             if body[name] == now.get(name):
                 del body[name]
-        return _print_object(options, rest.ask("PATCH", path, body))
+        return print_object(options, rest.ask("PATCH", path, body))
 
 
 def change_principal(options: argparse.Namespace) -> int:
     """`principals set`: issuer and subject are in the body, not in the path."""
     body = {**body_of(options), "issuer": options.issuer, "subject": options.subject}
-    return _print_object(options, ask(options, "PATCH", path_of(options), body))
+    return print_object(options, ask(options, "PATCH", path_of(options), body))
 
 
 def delete_object(options: argparse.Namespace) -> int:
@@ -122,16 +122,21 @@ def delete_object(options: argparse.Namespace) -> int:
 
 def check_object(options: argparse.Namespace) -> int:
     """`check`: prints the findings; exit code 1 if it does not work."""
-    path, body = path_of(options, options.id, action="check"), body_of(options) or None
+    body = body_of(options) or None
     with open_rest(options) as rest, Progress() as progress:
-        doing = f"checking {options.resource.name.removesuffix('s')} {options.id}"
-        progress.begin(doing)
-        if progress.is_possible and options.resource is BACKENDS:
-            found = rest.follow(path, body, lambda step: progress.begin(f"{doing}, {_step_words(step)}"))
-        else:
-            found = rest.ask("POST", path, body)
-    _print_object(options, found)
+        found = checked(rest, options, body, progress)
+    print_object(options, found)
     return 0 if found.get("ok", True) else 1
+
+
+def checked(rest: Rest, options: argparse.Namespace, body: object, progress: Progress) -> dict[str, Any]:
+    """The findings of one check."""
+    path = path_of(options, options.id, action="check")
+    doing = f"checking {options.resource.name.removesuffix('s')} {options.id}"
+    progress.begin(doing)
+    if progress.is_possible and options.resource is BACKENDS:
+        return rest.follow(path, body, lambda step: progress.begin(f"{doing}, {_step_words(step)}"))
+    return rest.ask("POST", path, body)
 
 
 def _step_words(step: Mapping[str, Any]) -> str:
@@ -263,7 +268,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-def _print_object(options: argparse.Namespace, found: Mapping[str, Any]) -> int:
+def print_object(options: argparse.Namespace, found: Mapping[str, Any]) -> int:
     if options.json:
         print_json(found)
     else:

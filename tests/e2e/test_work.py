@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +14,8 @@ import pytest
 
 from tests.e2e.conftest import CLOCK, NO_PLAYWRIGHT, Fleet
 from tests.integration.gateway import ECHO, Endpoint
+from tests.integration.needy import ARGV, three_places
+from tests.jail.sandbox.inside import needs_bubblewrap
 from tests.processes.rig import SERVERS
 
 expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
@@ -88,6 +90,36 @@ def test_a_check_shows_each_step_while_it_is_taken(sit_down: Sit, fleet: Fleet, 
         assert time.monotonic() < deadline
         time.sleep(0.1)
     fleet.gateway.api("DELETE", "/tenants/acme/backends/gate")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with three_places() as found:
+        yield found
+
+
+@needs_bubblewrap
+def test_what_a_check_misses_is_added_by_whom_may_until_it_works(sit_down: Sit, fleet: Fleet, place: Path) -> None:
+    env = {"READS": f"{place}/one/file {place}/two/file"}
+    fleet.gateway.add_backend("acme", "needy", ARGV[0], ARGV[1:], env=env)
+    page = sit_down("admin").open("/tenants/acme/backends/needy")
+    page.get_by_role("button", name="Check it").click()
+    checked = page.locator("#checked")
+    expect(checked).to_contain_text("Only a platform administrator may.")
+    expect(checked.get_by_role("button", name="Allow and check again")).to_have_count(0)
+    desk = sit_down("platform")
+    page = desk.open("/tenants/acme/backends/needy")
+    checked = page.locator("#checked")
+    page.get_by_role("button", name="Check it").click()
+    checked.get_by_role("button", name="Allow and check again").click()
+    expect(checked.locator(".told")).to_contain_text("answers:", timeout=60_000)
+    expect(checked.get_by_text("Round 2: it does not work.")).to_be_visible()
+    expect(checked.get_by_role("button", name="Allow and check again")).to_have_count(0)
+    expect(page.get_by_role("button", name="Check it")).to_be_focused()
+    assert desk.findings() == []
+    read = fleet.gateway.api("GET", "/tenants/acme/backends/needy")["sandbox"]["read"]
+    assert read == [f"{place}/one/file", f"{place}/two/file"]
+    fleet.gateway.api("DELETE", "/tenants/acme/backends/needy")
 
 
 def test_a_backend_is_made_by_form_and_what_is_wrong_is_said(sit_down: Sit, fleet: Fleet) -> None:

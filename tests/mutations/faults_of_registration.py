@@ -3,6 +3,7 @@
 from tests.mutations.fault import Fault
 
 BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
+FILES = ("tests/admin/importing/test_importing_files.py",)
 IMPORTED = ("tests/admin/importing/test_importing.py",)
 RULE = ("tests/jail/sandbox/test_sandboxes_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
@@ -11,6 +12,97 @@ DECLARED = "app/domain/resources/backends.py"
 PATHS = "app/admin/schemas/_sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
+    Fault(
+        "values of variables stand in the database as they are",
+        "app/storage/backends.py",
+        '"env": dict.fromkeys(spec.env, MARK)',
+        '"env": dict(spec.env)',
+        ("tests/storage/test_backends.py",),
+    ),
+    Fault(
+        "a backend of which the secrets do not open loses them when it is switched off",
+        "app/storage/backends.py",
+        "        if spec.lacks_secrets:  # those that are stored do not open, and stay\n            return spec\n",
+        "",
+        ("tests/storage/test_backends.py",),
+    ),
+    Fault(
+        "secrets in arguments are shown",
+        "app/admin/schemas/backends.py",
+        "return list(hidden(words))",
+        "return list(words)",
+        ("tests/admin/resources/test_backends_secrets.py",),
+    ),
+    Fault(
+        "a mark that stands for no secret is stored as one",
+        "app/admin/resources/backends.py",
+        "        _require_secrets(new)\n",
+        "        pass\n",
+        ("tests/admin/resources/test_backends_secrets.py",),
+    ),
+    Fault(
+        "secrets can be tried on the stored definition of what a backend offers",
+        "app/backends/catalog/entries.py",
+        "(spec.sealed.hex(),) if spec.sealed else (",
+        "(",
+        ("tests/backends/catalog/test_entries.py",),
+    ),
+    Fault(
+        "what a file refers to is shown, as its place is not known for a secret",
+        "app/cli/files/gateway_file.py",
+        "if hidden(found) != meant:",
+        "if False:",
+        ("tests/cli/files/test_gateway_file.py",),
+    ),
+    Fault(
+        "a backend is started with marks instead of its secrets",
+        "app/processes/supervisor.py",
+        "            if spec.lacks_secrets:\n                raise without_secrets(spec)\n",
+        "",
+        ("tests/processes/test_supervisor.py",),
+    ),
+    Fault(
+        "a line of a shell that starts two programs is taken for one",
+        "app/text/command_line.py",
+        "        elif not _is_of_profile(command):\n            return None\n",
+        "",
+        ("tests/text/test_command_line.py",),
+    ),
+    Fault(
+        "a path of Windows is stored as it is",
+        "app/admin/importing/_placeholders.py",
+        "value = _WINDOWS_PATH.sub(self._here, value)",
+        "pass",
+        FILES,
+    ),
+    Fault(
+        "a bridge that serves a program is taken for one to a URL",
+        "app/admin/importing/_bridges.py",
+        'if kind == "other way" or',
+        "if",
+        FILES,
+    ),
+    Fault(
+        "the secret of an address is shown by the dry run",
+        "app/admin/importing/_entry.py",
+        'return ascii(hidden_in(str(self.members["url"])))[1:-1]',
+        'return ascii(self.members["url"])[1:-1]',
+        ("tests/admin/importing/test_needs.py",),
+    ),
+    Fault(
+        "a secret is given to another host, as the mark stands in its address",
+        "app/text/credentials.py",
+        "if each == word and",
+        "if each.count(MARK) == word.count(MARK) and",
+        ("tests/text/test_credentials.py",),
+    ),
+    Fault(
+        "a server that its file has switched off elsewhere is started",
+        "app/admin/importing/_formats.py",
+        "is_off=name in off",
+        "is_off=False",
+        FILES,
+    ),
     Fault(
         "a secret of a server's environment is filled into its arguments",
         "app/admin/importing/_clients.py",
@@ -49,9 +141,37 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "a check does not say that a command would have to download what it starts",
         "app/backends/checks/backend_check.py",
-        "if failure is not None and download is not None and failure.step in _BEGINNING:",
+        "if download is not None and failure.step in _BEGINNING:",
         "if False:",
         ("tests/backends/checks/test_backend_check.py",),
+    ),
+    Fault(
+        "what opens everything is added by itself",
+        "app/backends/checks/proposals.py",
+        "if each.proposal is not None and not opens_all(each.proposal):",
+        "if each.proposal is not None:",
+        ("tests/backends/checks/test_proposals.py",),
+    ),
+    Fault(
+        "what a check proposes takes the place of what the backend has",
+        "app/backends/checks/proposals.py",
+        "return list(dict.fromkeys([*now, *added]))",
+        "return list(added)",
+        ("tests/backends/checks/test_proposals.py",),
+    ),
+    Fault(
+        "a check proposes to add what whoever asked may not",
+        "app/admin/resources/backends.py",
+        "for each, allowed in zip(found, may, strict=True) if allowed)",
+        "for each, allowed in zip(found, may, strict=True))",
+        ("tests/admin/resources/test_live.py",),
+    ),
+    Fault(
+        "the limit that a process had reached is not among what it missed",
+        "app/backends/checks/backend_check.py",
+        "missed=(*limits, *modules, *found.missed)[:MOST]",
+        "missed=(*modules, *found.missed)[:MOST]",
+        ("tests/integration/test_check_allow.py",),
     ),
     Fault(
         "a server whose file says in words that it is switched off is started",
@@ -70,8 +190,8 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "of a file with servers in two containers only those of one are imported",
         "app/admin/importing/_formats.py",
-        "for servers in containers for name,",
-        "for servers in containers[:1] for name,",
+        "for servers in found for name,",
+        "for servers in found[:1] for name,",
         IMPORTED,
     ),
     Fault(
@@ -161,7 +281,7 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "a change of nothing is a new version where the tenant is exempt",
         "app/admin/resources/backends.py",
-        "sandbox_exempt=spec.sandbox_exempt, ",
+        ", sandbox_exempt=spec.sandbox_exempt",
         "",
         BODIES,
     ),

@@ -14,7 +14,8 @@ import msgspec
 from app import __version__
 from app.backends.checks._missed import MOST, Asked, Findings, Missed, findings, reaching_out
 from app.backends.checks._modules import missed_modules
-from app.backends.checks.downloads import download_of
+from app.backends.checks.downloads import Download, download_of
+from app.backends.checks.proposals import missed_limit
 from app.backends.checks.steps import Step, Steps
 from app.backends.pool import ProcessPool
 from app.domain import BackendSpec, Limits, Timeouts
@@ -104,6 +105,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     missed_log = os.memfd_create("missed")
     if spec.sandbox.mode != "off":
         alone = replace(alone, missed_log=missed_log)
+    limit = ""
     try:
         with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
             with steps.timed("start"):
@@ -111,13 +113,16 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
             process = lease.connection
             try:
                 await talk.about(process, timeouts, lease.handshake_succeeded)
+                await process.measure()
+                limit = process.limit_reached()
             finally:
                 lease.release("checked")
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
-        error = await _as_it_ended(error, process)
-        failure = await _at_its_limit(failure_of(steps.taken[-1].name, error, process), error, process)
+        why = await _as_it_ended(error, process)
+        failure = await _at_its_limit(failure_of(steps.taken[-1].name, why, process), why, process)
+        limit = failure.limit
     finally:
         pool.forget(alone.key)
         missed = os.pread(missed_log, MISSED_BYTES, 0)
@@ -125,16 +130,32 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     stderr = [] if process is None else process.stderr.last_lines()
     asked = _asked(talk.reaching, None if process is None else process.confined)
     found = findings(missed, spec, stderr, asked, has_failed=failure is not None)
-    if failure is not None and spec.sandbox.mode != "off":
-        modules = await anyio.to_thread.run_sync(missed_modules, spec, stderr)
-        found = replace(found, missed=(*modules, *found.missed)[:MOST])
-    if failure is not None and not failure.limit and (distrust := of_words(stderr)):
-        failure = replace(failure, hint=distrust)
-    elif failure is not None and found.missed and not failure.limit:
-        failure = replace(failure, hint=_missed_hint(found.missed[0]))
-    if failure is not None and download is not None and failure.step in _BEGINNING:
-        failure = replace(failure, hint=f"{download.words}.")
+    found = await _with_others(found, spec, stderr, missed_limit(limit, spec), has_failed=failure is not None)
+    if failure is not None:
+        failure = _explained(failure, found, of_words(stderr), download)
     return replace(talk.result(), failure=failure, findings=found)
+
+
+async def _with_others(
+    found: Findings, spec: BackendSpec, stderr: Sequence[str], limit: Missed | None, *, has_failed: bool
+) -> Findings:
+    """Also what no watcher sees: modules that are not found, and a limit that was reached."""
+    modules = list[Missed]()
+    if has_failed and spec.sandbox.mode != "off":
+        modules = await anyio.to_thread.run_sync(missed_modules, spec, stderr)
+    limits = [] if limit is None else [limit]
+    return replace(found, missed=(*limits, *modules, *found.missed)[:MOST])
+
+
+def _explained(failure: Failure, found: Findings, distrust: str | None, download: Download | None) -> Failure:
+    """With the hint that fits best."""
+    if download is not None and failure.step in _BEGINNING:
+        return replace(failure, hint=f"{download.words}.")
+    if failure.limit:
+        return failure
+    if distrust:
+        return replace(failure, hint=distrust)
+    return replace(failure, hint=_missed_hint(found.missed[0])) if found.missed else failure
 
 
 def _asked(reaching: Sequence[str], confined: Confined | None) -> Asked:

@@ -1,4 +1,4 @@
-// “Check it”: starts the backend once and shows each step while it is taken.
+// “Check it”: starts the backend once and shows each step while it is taken. “Allow and check again” adds what it missed.
 
 import { make } from "./dom.js";
 import { events } from "./events.js";
@@ -10,25 +10,43 @@ const WORDS = {
   initialize: "it is greeted", "tools/list": "it lists its tools", "resources/list": "it lists its resources",
   "prompts/list": "it lists its prompts", fork: "it is forked", catalog: "what it offers is written down",
 };
+const MOST_ROUNDS = 5; // of adding what is missed and checking again
+const WHO = { "platform:admin": "a platform administrator", "tenant:admin": "an administrator of the tenant" };
 let leaving; // aborts the check that runs
+let last; // what the last check found
 
 document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-check]");
+  const button = event.target.closest("[data-check], [data-allow]");
   if (button === null || leaving !== undefined) return;
-  const shown = document.getElementById("checked");
-  const progress = new Progress(button.textContent.trim());
-  shown.replaceChildren(...progress.parts);
+  const shown = document.getElementById("checked"), main = document.getElementById("check");
+  const path = main.dataset.check, adds = "allow" in button.dataset;
   leaving = new AbortController();
-  button.setAttribute("aria-disabled", "true"); // not `disabled`: it keeps the focus
+  main.setAttribute("aria-disabled", "true"); // not `disabled`: it keeps the focus
+  main.focus(); // the other one goes
+  const rounds = [];
+  const again = async () => {
+    const progress = new Progress(button.textContent.trim());
+    shown.replaceChildren(...rounds, ...progress.parts);
+    try {
+      last = await check(path, progress, leaving.signal);
+    } finally {
+      progress.end();
+    }
+  };
   try {
-    shown.replaceChildren(...partsOf(await check(button.dataset.check, progress, leaving.signal)));
-    await renew(["offer"]);
+    if (!adds) await again();
+    while (adds && last.patch !== null && rounds.length < MOST_ROUNDS) {
+      rounds.push(roundOf(last, rounds.length + 1));
+      await add(path.replace(/:check$/, ""), last, leaving.signal);
+      await again();
+    }
+    shown.replaceChildren(...rounds, ...partsOf(last));
+    await renew(adds ? ["state", "offer", "confined"] : ["offer"]);
   } catch (error) {
-    shown.replaceChildren(make("p", { class: "error", role: "alert" }, wordsOf(error)));
+    shown.replaceChildren(...rounds, make("p", { class: "error", role: "alert" }, wordsOf(error)));
   } finally {
-    progress.end();
     leaving = undefined;
-    button.removeAttribute("aria-disabled");
+    main.removeAttribute("aria-disabled");
   }
 });
 
@@ -46,6 +64,13 @@ async function check(path, progress, signal) {
     if (kind === "taken") progress.taken(told);
   }
   throw new Problem(response.status, { detail: "The gateway ended the check without an answer." });
+}
+
+// Adds what was missed, as far as whoever has signed in may: to the registration that was checked, and to no other.
+async function add(path, { patch, tag }, signal) {
+  const headers = { "Content-Type": "application/json", "If-Match": tag };
+  const response = await send("/api/v1" + path, { method: "PATCH", headers, body: JSON.stringify(patch), signal });
+  if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
 }
 
 // The bar, the step that is taken, and those that were. Screen readers hear each step once, and no seconds.
@@ -95,14 +120,27 @@ function partsOf(found) {
   const parts = [about, make("table", {}, make("tbody", {}, ...rows))];
   if (found.failure?.stderr.length) parts.push(make("pre", { tabindex: 0, "aria-label": "stderr" }, found.failure.stderr.join("\n")));
   if (found.start_reason) parts.push(make("p", { class: "notice warn" }, `Its processes are executed, not forked: ${found.start_reason}`));
+  for (const words of found.left_out) parts.push(make("p", { class: "notice info" }, words));
   for (const missed of found.missed) parts.push(make("p", { class: "notice warn" }, wordsOfMissed(missed)));
+  if (found.patch !== null) {
+    parts.push(make("div", { class: "row" }, make("button", { type: "button", "data-allow": true }, "Allow and check again")));
+  }
   if (found.unwatched) parts.push(make("p", { class: "soft" }, `Its sandbox may keep more from it: ${found.unwatched}`));
   return parts;
 }
 
-function wordsOfMissed({ kind, what, access, count, proposal, uid, note }) {
-  const words = `Its sandbox keeps this from it: ${kind} ${what}${access ? ` (${access})` : ""}, ${count} times.`;
+function roundOf(found, number) {
+  const missed = found.missed.map((each) => make("li", {}, wordsOfMissed(each)));
+  const words = `Round ${number}: it ${found.ok ? "works" : "does not work"}. Added: ${JSON.stringify(found.patch)}`;
+  return make("details", {}, make("summary", {}, words), make("ul", {}, ...missed));
+}
+
+function wordsOfMissed({ kind, what, access, count, proposal, granted_by, may_grant, uid, note }) {
+  const begins = kind === "limit" ? "It has reached this limit" : "Its sandbox keeps this from it";
+  const words = `${begins}: ${kind} ${what}${access ? ` (${access})` : ""}, ${count} times.`;
   if (uid !== null) return `${words} It runs as the user ${uid}, whom owner and mode of the file keep out: chown or setfacl on the node.`;
-  const entry = proposal === null ? "" : ` To allow it, add ${JSON.stringify(proposal)} to the backend's sandbox.`;
-  return `${words}${entry}${note ? ` ${note}` : ""}`;
+  const member = kind === "limit" ? "limits" : "sandbox";
+  const entry = proposal === null ? "" : ` To allow it, add ${JSON.stringify(proposal)} to the backend's ${member}.`;
+  const who = proposal === null || may_grant ? "" : ` Only ${WHO[granted_by] ?? granted_by} may.`;
+  return `${words}${entry}${who}${note ? ` ${note}` : ""}`;
 }

@@ -139,10 +139,11 @@ async def test_a_check_that_goes_well_says_what_is_offered(rig):
     assert answer.status_code == 200
     found = answer.json()
     assert found["steps"].pop()["step"] == "catalog"
+    assert found.pop("tag") == (await rig.ask("GET", TENANT + "/backends/echo", key=admin)).headers["etag"]
     assert found == {
         "ok": True, "protocol_version": "2025-11-25", "server": {"name": "echo"}, "capabilities": {"tools": {}},
         "tools": 3, "resources": None, "prompts": None, "failure": None, "missed": [], "unwatched": None,
-        "start_used": "exec", "start_reason": "",
+        "patch": None, "start_used": "exec", "start_reason": "", "left_out": [],
         "steps": [{"step": "start", "ms": 1.5}, {"step": "initialize", "ms": 20.0}, {"step": "tools/list", "ms": 2.0}],
     }  # fmt: skip
     assert [spec.key for spec in rig.node.checked] == [("acme", "echo")]
@@ -321,10 +322,16 @@ async def test_a_check_says_what_the_sandbox_kept_from_the_backend(rig):
             "access": "read",
             "count": 2,
             "proposal": {"read": ["/srv/data"]},
+            "granted_by": "platform:admin",
+            "may_grant": True,
             "uid": None,
             "note": None,
         }
     ]
+    assert answer["patch"] == {"sandbox": {"read": ["/srv/data"]}}
+    admin = await rig.key("acme", "tenant:admin")
+    of_tenant = (await rig.ask("POST", TENANT + "/backends/echo:check", key=admin)).json()
+    assert (of_tenant["missed"][0]["may_grant"], of_tenant["patch"]) == (False, None)
     assert answer["unwatched"] == "the kernel refuses"
 
 

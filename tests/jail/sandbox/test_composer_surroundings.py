@@ -14,6 +14,7 @@ import pytest
 
 from app.backends.checks._missed import findings
 from app.domain import ProcessLimits
+from app.domain.resources.backends import AllowList
 from app.errors import BackendExited
 from app.jail.sandbox.cgroup_roots import CgroupRoots
 from app.jail.sandbox.machine import examine
@@ -23,7 +24,7 @@ from tests.jail.sandbox.inside import IS_ROOT, open_directory, why_not
 from tests.jail.sandbox.tried import Trial, trial
 
 SOMEBODY = 60001
-NETWORKS = ("none", "web", "host")
+NETWORKS = ("none", "web", "host", AllowList(("db.example:5432",)))
 # In every run the lowest that shows not everything, and the highest.
 QUICK = (Tier.KERNEL, Tier.ASSISTED if IS_ROOT else Tier.NAMESPACES)
 TIERS = [

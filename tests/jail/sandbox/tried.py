@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.domain import BackendSpec, Network, Sandbox
+from app.domain import BackendSpec, Sandbox
+from app.domain.resources.backends import AllowList, NetworkMode
 from app.jail.egress.egress import Egress
 from app.jail.sandbox.cgroup_roots import CgroupRoots
 from app.jail.sandbox.composer import Composer, Confined, Place
@@ -29,7 +30,7 @@ class InTier:
     composer: Composer
 
     def profile(self, spec: BackendSpec) -> Profile:
-        return Profile(self.tier, "host" if self.tier is Tier.NONE else spec.sandbox.network)
+        return Profile(self.tier, "host" if self.tier is Tier.NONE else spec.sandbox.network_kind)
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
         return await self.composer.compose(spec, place, self.profile(spec))
@@ -54,7 +55,7 @@ class Trial:
 
     @asynccontextmanager
     async def started(
-        self, argv: Sequence[str], *, network: Network = "none", read: Sequence[str] = (), **fields: Any
+        self, argv: Sequence[str], *, network: NetworkMode | AllowList = "none", read: Sequence[str] = (), **fields: Any
     ) -> AsyncIterator[tuple[BackendProcess, Listener]]:
         """A process that runs this command."""
         sandbox = Sandbox(network=network, read=tuple(read))
