@@ -38,7 +38,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("Landlock is left out with namespaces", _COMPOSER, 'confinement["landlock"] = Landlock(scoped=True)', "pass", COMPOSER),
     Fault("`web` is the machine's network", _COMPOSER, '            confinement["own_network"] = True\n', "            pass\n", PROBING),
     Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n            assert", "        if False:\n            assert", COMPOSER),
-    Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,\n            uid,", "None,\n            uid,", PROBING),
+    Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,", "None,", PROBING),
     Fault("a check gives a process without a network one", _COMPOSER, "NothingAllowed() if with_deaf_proxy else None", "None", COMPOSER),
     Fault("every process without a network has a proxy", _SANDBOXES, "spec.missed_log is not None and profile", "profile", SANDBOXES),
     Fault("`web` is proposed to who goes around its proxy", _MISSED, "(None, _GOES_AROUND) if goes_around else", "", CHECKS),
