@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import anyio
 import httpcore2
@@ -128,10 +129,11 @@ class Channel:
             NotAnswered: the connection broke before the head of the answer came.
             InvalidResponse: what came is no HTTP.
         """
-        response = await self._sent(self._request(method, headers, body, target or self.url.target))
+        here = replace(self.url, target=target or self.url.target)
+        response = await self._sent(self._request(method, headers, body, here.target))
         try:
             answer = Answer(response.status, response.headers)
-            elsewhere = answer.redirects_to(self.url)
+            elsewhere = answer.redirects_to(here)
             if elsewhere is not None:
                 await response.aclose()
                 response = await self._sent(self._request(method, headers, body, elsewhere))
