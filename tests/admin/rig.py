@@ -408,7 +408,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         issuers=issuers,
         sealer=sealer,
         check_url=Outbound(()).check,
-        check_upstream=Policy((), "TRUNKLINE_UPSTREAM_ALLOW").check,
+        upstream_policy=Policy((), "TRUNKLINE_UPSTREAM_ALLOW"),
         issuer_check=check,
         authenticator=authenticator,
         now=_now,

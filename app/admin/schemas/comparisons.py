@@ -4,20 +4,30 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from app.admin.schemas._upstream import MAX_HEADERS, HeaderName, HeaderValue
+from app.admin.schemas._upstream import MAX_HEADERS, ConnectKey, HeaderName, HeaderValue, ProxyAuth
 from app.admin.schemas.backends import EnvName, EnvValue
 from app.admin.schemas.fields import Strict
 
 
+class SecretsOfConnect(Strict):
+    """The secrets of `connect`."""
+
+    proxy_auth: ProxyAuth = None
+    key: ConnectKey = None
+
+
 class BackendComparison(Strict):
-    """Values of a backend's `env` and `headers`. They are neither stored nor shown."""
+    """Values of a backend's `env` and `headers`, and secrets of its `connect`. They are neither stored nor shown."""
 
     env: dict[EnvName, EnvValue] = Field(default_factory=dict, max_length=128)
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    connect: SecretsOfConnect = Field(default_factory=SecretsOfConnect)
 
-    def names(self) -> list[str]:
-        """What is compared."""
-        return [f"env.{name}" for name in self.env] + [f"headers.{name}" for name in self.headers]
+    def values(self) -> dict[str, str]:
+        """What is compared, by name."""
+        members = {name: value for name, value in self.connect if value is not None}
+        groups = (("env", self.env), ("headers", self.headers), ("connect", members))
+        return {f"{group}.{name}": value for group, values in groups for name, value in values.items()}
 
 
 class IssuerComparison(Strict):

@@ -9,6 +9,7 @@ import msgspec
 
 from app.backends.catalog.judging import Found
 from app.domain import BackendSpec
+from app.domain.resources.backends import Connect
 from app.protocol.toolset.offer import Known, Offer
 
 
@@ -53,4 +54,5 @@ def definition_of(spec: BackendSpec) -> str:
     )  # fmt: skip
     if spec.url is not None:
         parts = (spec.url, spec.transport, sorted(spec.headers.items()))
+        parts += (asdict(spec.connect),) if spec.connect != Connect() else ()
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

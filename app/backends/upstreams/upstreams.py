@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,6 +22,7 @@ from app.backends.inventory import BackendSnapshot
 from app.backends.upstreams._channel import Channel, not_reached
 from app.backends.upstreams._events import Reconnecting
 from app.backends.upstreams._flow import Flow
+from app.backends.upstreams._proxies import proxy_headers
 from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
 from app.backends.upstreams.requests import RoutingHeaders, base_headers
@@ -35,7 +36,7 @@ CLOSE_S = 5.0  # for telling the servers, when the node ends
 OWN_HOSTS_S = 60.0
 
 Key = tuple[str, str]
-Open = Callable[[BackendSpec], Iterable[tuple[bytes, bytes]]]
+Open = Callable[[BackendSpec], BackendSpec]
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +62,11 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What upstream sessions are made of. `headers_of` opens the sealed headers of a backend."""
+    """What upstream sessions are made of. `open_secrets`: those of a backend."""
 
     connector: Connector
     dialler: Dialler
-    headers_of: Open
+    open_secrets: Open
     failures: FailureLog
     limit_bytes: int
     shares: Shares = UNLIMITED
@@ -152,15 +153,16 @@ class Upstreams:
 
     async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, Flow]:
         try:
-            url = parse_url(spec.url or "")
-            headers = base_headers(url.authority, self._parts.headers_of(spec))
+            url, known = parse_url(spec.url or ""), self._parts.open_secrets(spec)
         except (UrlRefused, SealBroken) as error:
-            what = "its headers cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
+            what = "its secrets cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
             raise CannotConnect(what, is_refused=True) from None
-        network = Network(self._parts.connector, Place(url, spec.tenant, spec.name))
+        headers, place = base_headers(url.authority, known.headers), Place(url, spec.tenant, spec.name, known.connect)
+        network = Network(self._parts.connector, place)
         await network.prepare(steps)
         flow = Flow(LoopShare(self._parts.shares, spec.tenant))
-        return Channel(network, url, headers, flow, self._parts.limit_bytes), flow
+        to_proxy = proxy_headers(place.connect) if place.is_forwarded else None
+        return Channel(network, url, headers, flow, self._parts.limit_bytes, to_proxy), flow
 
     def _of(self, spec: BackendSpec) -> _Known:
         known = self._known.get(spec.key)
@@ -247,6 +249,10 @@ class Upstreams:
         """The version that new sessions get; None if it has not been used, or is removed."""
         known = self._known.get(key)
         return None if known is None else known.spec
+
+    def specs(self) -> list[BackendSpec]:
+        """Of each backend that has been used: the version that new sessions get."""
+        return [known.spec for known in self._known.values()]
 
     def backends(self) -> set[Key]:
         return set(self._known)

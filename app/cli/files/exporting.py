@@ -9,6 +9,7 @@ from app.cli.files import references
 from app.cli.files.current import CurrentTenant
 from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind
 from app.cli.files.strict_yaml import written
+from app.domain.resources.backends import HIDDEN
 
 _ABOUT = """# What a gateway has, for `trunkline apply`.
 """
@@ -56,8 +57,11 @@ class Exported:
         if kind.has_references:
             found = {member: references.changed(value, references.escaped) for member, value in found.items()}
         for member in kind.secret_maps:
-            if values := current.get(member):
-                found[member] = {key: self._reference(tenant, name, key) for key in sorted(values)}
+            if values := {key: value for key, value in (current.get(member) or {}).items() if value is not None}:
+                found[member] = {
+                    key: self._reference(tenant, name, key) if values[key] == HIDDEN else values[key]
+                    for key in sorted(values)
+                }
         if kind.secrets and current.get("jwks_url") is None and current.get("discovery_url") is None:
             found["secret"] = self._reference(tenant, name, "secret")
         return found

@@ -223,7 +223,8 @@ class _File:
         if kind.has_references:
             for name, value in members.items():
                 if name not in (*kind.secret_maps, *kind.secrets) and references.has_reference(str(value)):
-                    places = " and ".join(f"`{each}`" for each in (*kind.secret_maps, *kind.secrets))
+                    *names, last = (f"`{each}`" for each in (*kind.secret_maps, *kind.secrets))
+                    places = f"{', '.join(names)} and {last}" if names else last
                     self._say((*at, name), f"references stand in {places} only: everything else is shown to readers")
 
     def _validated(self, model: type[BaseModel], members: dict[str, Any], at: tuple[str, ...]) -> Any:

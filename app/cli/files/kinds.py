@@ -21,7 +21,8 @@ _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One section of a tenant. `example` is the least that a body of this kind has."""
+    """One section of a tenant. `example` is the least that a body of this kind has. `secret_maps`: objects some of
+    whose values are secret, or all; all may be references."""
 
     section: str
     one: str
@@ -81,7 +82,7 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 
 BACKENDS = Kind(
     "backends", "backend", "Servers: a `command` that the gateway starts, or a `url`.", BackendBody,
-    lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
+    lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers", "connect"),
 )  # fmt: skip
 TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
 GUIDES = section_of(guides.GUIDES, {"text": "x"})

@@ -70,17 +70,23 @@ class Dialler:
                 continue
         return await _dial(last, outgoing, until - time.monotonic())
 
-    async def addresses(self, outgoing: Outgoing, also: Callable[[Address], None] = _nothing_else) -> Sequence[Address]:
+    async def require_elsewhere(self, outgoing: Outgoing) -> None:
+        """For a name that somebody else resolves. Raises Refused: it is the gateway's own."""
+        await self._knows_own.wait()
+        if outgoing.host in self._own_hosts:
+            raise _not_public(outgoing)
+
+    async def addresses(
+        self, outgoing: Outgoing, also: Callable[[Address], None] = _nothing_else, *, is_granted: bool = False
+    ) -> Sequence[Address]:
         """The host's addresses, which may be connected to. All are checked, also by `also`: a name that also points
-        into a private network is not to be trusted.
+        into a private network is not to be trusted. `is_granted`: they may be anywhere but where the gateway is.
 
         Raises:
             Refused: one of them is not allowed, or there is none.
         """
         host = outgoing.host
-        await self._knows_own.wait()
-        if host in self._own_hosts:
-            raise _not_public(outgoing)
+        await self.require_elsewhere(outgoing)
         if isinstance(host, str):
             found = await self._names.resolve(outgoing.tenant, host)
             try:
@@ -91,15 +97,15 @@ class Dialler:
             addresses = [host]
         for address in addresses:
             also(address)
-            if not self._is_allowed(address, outgoing.port):
+            if not self._is_allowed(address, outgoing.port, is_granted=is_granted):
                 raise _not_public(outgoing)
         return addresses
 
-    def _is_allowed(self, address: Address, port: int) -> bool:
+    def _is_allowed(self, address: Address, port: int, *, is_granted: bool) -> bool:
         real = getattr(address, "ipv4_mapped", None) or address
         if port in self._own_ports and (real in self._own_addresses or _is_here(real, port)):
             return False
-        if any(address in network for network in self._allow):
+        if is_granted or any(address in network for network in self._allow):
             return True
         return is_public(address) and address not in self._own_addresses and not _is_of_this_machine(address, port)
 
