@@ -21,12 +21,14 @@ def changes_of(old: BaseModel | None, new: BaseModel | None) -> tuple[Change, ..
 
 
 def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tuple[Change, ...]:
-    """With the names of secrets that have another value now, but not their values."""
+    """With the names of variables, headers and members that have another secret now, but without the secrets."""
     before, after = ({} if spec is None else _members(BackendAnswer.of(spec)) for spec in (old, new))
     if old is None or new is None:
         return between(before, after)
     was, now = _secrets(old), _secrets(new)
-    return between(before, after, [name for name in was if was[name] != now.get(name)])
+    other = [name for name in was if was[name] != now.get(name)]
+    other += [name for name in ("args", "url") if getattr(old, name) != getattr(new, name)]
+    return between(before, after, other)
 
 
 def _secrets(spec: BackendSpec) -> dict[str, str]:

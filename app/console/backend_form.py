@@ -31,6 +31,8 @@ class Field:
         value: Any = about
         for name in self.name.split("."):
             value = None if value is None else value[name]
+        if self.kind == "network" and isinstance(value, Mapping):
+            return "\n".join([*value["allow"], *(["web"] if value["web"] else [])])
         return str(value).lower() if self.kind == "flag" and value is not None else value
 
 
@@ -41,7 +43,8 @@ _COMMAND = (
     ("args", "Arguments", "one in each line"),
     ("env", "Environment", "NAME=value in each line; values are not shown again",
      f"NAME=value in each line; values are not shown again{_STAYS}"),
-    ("sandbox.network", "Network of its processes"),
+    ("sandbox.network", "Network of its processes",
+     "none, web or host; or what it reaches: HOST:PORT in each line, and web in one of them for that besides"),
     ("warm", "Warm processes", "a number; or auto: as many as the arrivals of the last hours ask for"),
     ("max_processes", "Processes at most"),
 )  # fmt: skip
@@ -66,7 +69,10 @@ _PROCESSES = (
 )  # fmt: skip
 _URL = (
     ("url", "URL", "of a server elsewhere"),
-    ("transport", "Transport"),
+    ("openapi", "Document of OpenAPI",
+     "of an HTTP API: its address, or its text. Its operations become tools; without URL, where the document says",
+     "another document, or its address to have it read again"),
+    ("transport", "Transport", "of a server of MCP"),
     ("headers", "Headers", "Name=value in each line; sealed when they are stored, for a URL",
      f"Name=value in each line; sealed when they are stored{_STAYS}"),
 )  # fmt: skip
@@ -105,8 +111,9 @@ _PLACED = {
     "pins": _PINS, "tools": _TOOLS,
 }  # fmt: skip
 _KINDS = {
-    "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word",
-    "connect.ca": "block", "connect.certificate": "block", "connect.key": "block",
+    "openapi": "document", "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word",
+    "sandbox.network": "network",
+    "connect.ca": "document", "connect.certificate": "document", "connect.key": "document",
 }  # fmt: skip
 
 

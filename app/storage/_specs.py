@@ -1,7 +1,7 @@
 """What backends and toolsets have in common in the database: both are served at `/t/{tenant}/{name}`, so that their
 names are one space."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,9 @@ _OWNER = (tenants.c.created_at.label("tenant_created_at"), tenants.c.sandbox_exe
 
 
 class SpecRepository(NamedRepository[BackendSpec]):
-    """The specs of one table, enabled or not."""
+    """The specs of one table, enabled or not, without the columns `_unread`."""
+
+    _unread: Collection[str] = ()
 
     async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Adds the spec.
@@ -31,7 +33,7 @@ class SpecRepository(NamedRepository[BackendSpec]):
             QuotaExceeded: it has as many toolsets as it may have.
         """
         now = datetime.now(UTC)
-        created = replace(spec, tenant=tenant, version=1, made=microseconds(now))
+        created = self._sealed(replace(spec, tenant=tenant, version=1, made=microseconds(now)))
         values = {**self._values(created), "created_at": now}
         async with self._database.write(act) as connection:
             created = await _of_tenant(connection, created, is_new=True)
@@ -51,7 +53,7 @@ class SpecRepository(NamedRepository[BackendSpec]):
             ConcurrentChange: somebody else has changed it since it was read.
             Overtaken: it was judged by what is no longer so.
         """
-        changed = replace(value, tenant=tenant, version=value.version + 1)
+        changed = self._sealed(replace(value, tenant=tenant, version=value.version + 1))
         values = {**self._values(changed), "changed_at": datetime.now(UTC)}
         async with self._database.write(act) as connection:
             changed = await _of_tenant(connection, changed)
@@ -63,11 +65,16 @@ class SpecRepository(NamedRepository[BackendSpec]):
     async def _require_room(self, connection: AsyncConnection, tenant: str) -> None:
         """Raises QuotaExceeded."""
 
+    def _sealed(self, spec: BackendSpec) -> BackendSpec:
+        """The spec with its secrets as they are stored."""
+        return spec
+
     def _values(self, spec: BackendSpec) -> dict[str, Any]:
         return values_of(spec, self._table)
 
     def _select(self) -> Select[Any]:
-        return select(self._table, *_OWNER).join(tenants, tenants.c.name == self._table.c.tenant)
+        columns = [each for each in self._table.c if each.name not in self._unread]
+        return select(*columns, *_OWNER).join(tenants, tenants.c.name == self._table.c.tenant)
 
     def _value(self, row: Row[Any]) -> BackendSpec:
         made, home = microseconds(row.created_at), home_of(row.tenant, row.tenant_created_at)

@@ -25,13 +25,14 @@ from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.outbound_urls import Policy
-from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.catalog.entries import Decision, Entry
 from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
+from app.backends.openapi.apis import Apis
+from app.backends.openapi.documents import Documents
 from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity
 from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, view_of
@@ -52,7 +53,7 @@ from app.cluster.node_status.views import (
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
-from app.errors import Conflict
+from app.errors import Conflict, UpstreamFailed
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.caller_rates import RateLimiter
@@ -79,7 +80,7 @@ from app.telemetry.capture.inspections import Inspections
 from app.telemetry.capture.masking import Mask
 from app.telemetry.metrics import Metrics
 from tests.auth.test_jwks import Host
-from tests.databases import migrate
+from tests.databases import SEALER, migrate
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TWICE = Method(((Step("one", "echo_say"),), (Step("two", "echo_say"),)))
@@ -362,7 +363,9 @@ async def fill(database: Database) -> None:
     toolset, stored = Toolset(members=(Member("echo", "echo_"),)), StoredResources(database)
     for name in ("acme", "zenith"):
         await TenantRepository(database).create(Tenant(name))
-        await BackendRepository(database).create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
+        await BackendRepository(database, SEALER).create(
+            name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"})
+        )
         await ToolsetRepository(database).create(name, BackendSpec(name, "all", "", toolset=toolset))
         await stored.of(RECIPES).create(name, twice())
         await stored.of(GUIDES).create(name, style(f"Of {name}."))
@@ -389,12 +392,16 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
-    tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
+    tenants, backends, toolsets = (
+        TenantRepository(database),
+        BackendRepository(database, SEALER),
+        ToolsetRepository(database),
+    )
     stored = StoredResources(database)
     guides, recipes = stored.of(GUIDES), stored.of(RECIPES)
     directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
-    issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
+    issuers, sealer, idp = IssuerRepository(database), SEALER, Host()
     check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)
     context = AdminContext(
         tenants=tenants,
@@ -409,6 +416,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         sealer=sealer,
         check_url=Outbound(()).check,
         upstream_policy=Policy((), "TRUNKLINE_UPSTREAM_ALLOW"),
+        documents=Documents(_nothing_there, Apis(backends.api)),
         issuer_check=check,
         authenticator=authenticator,
         now=_now,
@@ -447,6 +455,10 @@ def twice() -> Recipe:
 
 def style(text: str) -> Guide:
     return Guide(name="style", title="Style", description="How to write", text=text, changed_at=_now())
+
+
+async def _nothing_there(key: tuple[str, str], url: str) -> bytes:
+    raise UpstreamFailed("far.example answered HTTP 404")
 
 
 def _now() -> datetime:

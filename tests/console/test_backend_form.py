@@ -12,11 +12,12 @@ def test_every_member_has_a_field():
 
 
 def test_a_field_is_of_the_kind_of_its_member():
-    kinds = {name: FIELDS[name].kind for name in ("cwd", "args", "env", "rename", "limits.cpu", "warm", "broadcast")}
+    kinds = {name: FIELDS[name].kind for name in ("cwd", "args", "env", "rename", "limits.cpu", "warm", "openapi")}
     assert kinds == {
         "cwd": "text", "args": "lines", "env": "pairs", "rename": "json-members", "limits.cpu": "number",
-        "warm": "number-or-word", "broadcast": "flag",
+        "warm": "number-or-word", "openapi": "document",
     }  # fmt: skip
+    assert FIELDS["broadcast"].kind == "flag"
     assert FIELDS["pin_minor"].choices == ("ask", "accept")  # the default is the first
 
 
@@ -24,3 +25,7 @@ def test_a_field_has_the_value_of_a_backend():
     assert FIELDS["timeouts.park_s"].now({"timeouts": {"park_s": None}}) is None
     assert FIELDS["broadcast"].now({"broadcast": False}) == "false"
     assert FIELDS["broadcast"].now(None) is None
+    network = FIELDS["sandbox.network"]
+    assert network.kind == "network"
+    assert network.now({"sandbox": {"network": "web"}}) == "web"
+    assert network.now({"sandbox": {"network": {"allow": ["a:1", "b:2"], "web": True}}}) == "a:1\nb:2\nweb"

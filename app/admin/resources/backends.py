@@ -41,13 +41,16 @@ from app.backends.upstreams.upstream_secrets import destination_of, opened, seal
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, Scope, Selection, is_name, views
+from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant, is_name, views
 from app.domain.resources.backends import HIDDEN, SECRETS_OF_CONNECT
+from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
-from app.errors import BackendNotFound, Forbidden, InvalidRequest
+from app.errors import BackendError, BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
+from app.protocol.openapi.document import UnfitDocument, is_url
 from app.storage.tools.approvals import Judgement
+from app.text.credentials import restored, secrets_in
 from app.text.pem import PemRefused, require_key_of
 
 router = ResourceRouter(tags=["backends"])
@@ -55,7 +58,9 @@ router = ResourceRouter(tags=["backends"])
 # What administrators of a tenant may change.
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
-_OF_URL = _OF_TENANT | {"url", "transport", "headers", "connect", "recovery", "calls_per_session", "timeouts"}
+_OF_URL = _OF_TENANT | {
+    "url", "openapi", "transport", "headers", "connect", "recovery", "calls_per_session", "timeouts",
+}  # fmt: skip
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -86,7 +91,7 @@ class MissedAnswer(BaseModel):
     count: int = Field(description="How often the backend asked for it.")
     proposal: dict[str, Any] | None = Field(
         description="What to add to `sandbox`, of a `limit` to `limits`; null: no entry would help, or none should.",
-        examples=[{"read": ["/srv/repository"]}, {"network": "host"}, {"pids": 128}],
+        examples=[{"read": ["/srv/repository"]}, {"network": {"allow": ["127.0.0.1:5432"]}}, {"pids": 128}],
     )
     granted_by: str | None = Field(
         description="The scope that adding it needs; null: there is no proposal.",
@@ -125,12 +130,16 @@ class CheckAnswer(BaseModel):
     tag: str = Field(description="Of the registration that was checked, for `If-Match` of that PATCH.")
     start_used: str = Field(description="How its processes are started on this node: `exec` or `fork`.")
     start_reason: str = Field(description="Why they are executed, if its `start` is another.")
+    left_out: list[str] = Field(default=[], description="What of its `openapi` could not be made a tool, and why.")
 
     @classmethod
-    def of(cls, result: CheckResult, spec: BackendSpec, access: Access) -> Self:
+    def of(cls, result: CheckResult, spec: BackendSpec, access: Access, tenant: Tenant) -> Self:
         steps = [StepAnswer(step=step.name, ms=step.ms) for step in result.steps]
         found = result.findings.missed
-        scopes = [None if each.proposal is None else scope_to_change(spec, [member_of(each)]) for each in found]
+        scopes = [
+            None if each.proposal is None else _scope_to_add(spec, member_of(each), each.proposal, tenant)
+            for each in found
+        ]
         may = [each is not None and has_scope(access.principal, access.tenant, each) for each in scopes]
         missed = [
             {**asdict(each), "granted_by": scope, "may_grant": allowed}
@@ -157,10 +166,11 @@ class ListedFailure(KeptFailure):
 @router.post("/backends", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_backend(access: MayManage, body: BackendBody, response: Response) -> ChangedBackend:
     """Registers a command, which permits the tenant to run it: only for platform administrators. Or the `url` of a
-    server, for which nothing is started here: administrators of the tenant may do that too."""
+    server, or the document of an HTTP API (`openapi`), for which nothing is started here: administrators of the tenant
+    may do that too. What of a document could not be made a tool is in `notes`."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
-    return await _changed(response, spec)
+    return await _changed(access, response, spec)
 
 
 @router.get("/backends")
@@ -183,7 +193,7 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     node = access.admin.node
     runs, sandboxes = await at_once(node.ask(BACKENDS, access.tenant, spec.name, spec.name), node.ask(SANDBOX))
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
-    notes = await _notes(spec)
+    notes = await _notes(access, spec)
     return RunningBackends(runs).shown(spec, sandboxes.rows, notes, in_full=in_full)
 
 
@@ -193,16 +203,20 @@ async def change_backend(
 ) -> ChangedBackend:
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
-    stop. Only the platform switches on what the platform has switched off."""
-    if patch.model_fields_set - _OF_URL and not is_platform_admin(access.principal):
+    stop. Only the platform switches on what the platform has switched off. They may also have in its
+    `sandbox.network.allow` what the tenant's `network_allow` has."""
+    asked = patch.model_fields_set - ({"sandbox"} if _is_of_the_network(patch) else set[str]())
+    if asked - _OF_URL and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
-    needed = scope_to_change(spec, patch.model_fields_set)
+    needed = scope_to_change(spec, asked)
     if not has_scope(access.principal, access.tenant, needed):
         raise Forbidden([needed], held=access.principal.scopes)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
-    changed = _patched(access, spec, patch, switch)
+    changed = await _patched(access, spec, patch, switch)
+    if _is_of_the_network(patch):
+        await _require_may_allow(access, spec.sandbox, changed.sandbox)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -213,7 +227,7 @@ async def change_backend(
             else:
                 changed = await store()
         access.admin.catalog.used(changed)
-    return await _changed(response, changed)
+    return await _changed(access, response, changed)
 
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
@@ -254,16 +268,18 @@ async def check_backend(access: MayManage, backend: BackendName, request: Reques
 @asynccontextmanager
 async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[CheckAnswer]]:
     """Raises Conflict, StorageUnavailable: it is not checked."""
-    limits, target = (await access.admin.tenants.get(access.tenant)).limits, f"backends/{spec.name}"
+    tenant, target = await access.admin.tenants.get(access.tenant), f"backends/{spec.name}"
 
     async def check(steps: Steps) -> CheckAnswer:
         steps.expect("catalog")
-        found = await access.admin.check(spec, limits, steps)
+        found = await access.admin.check(spec, tenant.limits, steps)
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
+        left_out = await access.admin.documents.left_out(spec)
         await access.require_still(Scope.TENANT_ADMIN)
-        return CheckAnswer.of(replace(found, steps=steps.taken), spec, access)
+        answer = CheckAnswer.of(replace(found, steps=steps.taken), spec, access, tenant)
+        return answer.model_copy(update={"left_out": left_out})
 
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
@@ -292,11 +308,13 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     Raises:
         Conflict: the name is taken.
         Forbidden: only the platform registers commands.
-        InvalidRequest: its URL may not be reached.
+        InvalidRequest: its URL may not be reached, or its document cannot be used.
     """
-    require_may_register(access, body.url)
-    by_platform = is_platform_admin(access.principal)
     spec: BackendSpec = body.value(tenant=access.tenant)
+    require_may_register(access, spec.url or spec.openapi)
+    by_platform = is_platform_admin(access.principal)
+    _require_secrets(spec)
+    spec = await _made(access, spec)
     spec = _granted(access, spec, None, is_given=True)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
@@ -316,10 +334,37 @@ def require_may_register(access: Access, url: str | None) -> None:
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
 
 
+def _is_of_the_network(patch: BackendPatch) -> bool:
+    return patch.sandbox is not None and patch.sandbox.model_fields_set == {"network"}
+
+
+async def _require_may_allow(access: Access, old: Sandbox, new: Sandbox) -> None:
+    """Raises Forbidden: it is more than the platform lets the tenant's own administrators give."""
+    if is_platform_admin(access.principal):
+        return
+    kinds = {old.network_kind, new.network_kind}
+    if "allow" not in kinds or kinds & {"web", "host"} or (new.has_web and not old.has_web):
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+    more = set(new.allow) - set(old.allow)
+    lacking = not_covered(more, (await access.admin.tenants.get(access.tenant)).network_allow) if more else []
+    if lacking:
+        why = f": the tenant's `network_allow` does not have {', '.join(sorted(lacking))}"
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes, why=why)
+
+
 def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
     """What a change of these members of the backend needs."""
     of_tenant = _OF_TENANT if spec.url is None else _OF_URL
     return Scope.TENANT_ADMIN if of_tenant.issuperset(members) else Scope.PLATFORM_ADMIN
+
+
+def _scope_to_add(spec: BackendSpec, member: str, proposal: Mapping[str, Any], tenant: Tenant) -> Scope:
+    """What adding this to a member of the backend needs."""
+    network = proposal.get("network")
+    may_be_theirs = spec.sandbox.network_kind in ("none", "allow") and isinstance(network, Mapping)
+    if may_be_theirs and not not_covered(network["allow"], tenant.network_allow):
+        return Scope.TENANT_ADMIN
+    return scope_to_change(spec, [member])
 
 
 async def url_if_there(access: Access, name: str) -> str | None:
@@ -329,14 +374,16 @@ async def url_if_there(access: Access, name: str) -> str | None:
         return None  # the answer is that for a command, as the caller may not remove those
 
 
-async def _changed(response: Response, spec: BackendSpec) -> ChangedBackend:
+async def _notes(access: Access, spec: BackendSpec) -> list[str]:
+    """What is not there: paths of its sandbox, or of its document. And which of its certificates expire."""
+    notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    return [*notes, *await access.admin.documents.left_out(spec), *expiring(spec.connect, datetime.now(UTC))]
+
+
+async def _changed(access: Access, response: Response, spec: BackendSpec) -> ChangedBackend:
     answer = tagged(response, BackendAnswer.of(spec))
-    return ChangedBackend(**answer.model_dump(), notes=await _notes(spec))
-
-
-async def _notes(spec: BackendSpec) -> list[str]:
-    missing = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
-    return [*missing, *expiring(spec.connect, datetime.now(UTC))]
+    notes = await _notes(access, spec)
+    return ChangedBackend(**answer.model_dump(), notes=notes)
 
 
 async def _under_its_policy(
@@ -417,26 +464,96 @@ def _require_key_of_certificate(
         raise InvalidRequest(f"`connect.key` {words}", field="connect/key") from None
 
 
-def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
-    changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
-    if env := changes.get("env"):  # HIDDEN stands for the value that is there
-        changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
-    if headers := changes.get("headers"):
-        kept = {name for name, value in headers.items() if value == HIDDEN and name in spec.headers}
-        changes["headers"] = {name: value for name, value in headers.items() if name not in kept}
-    if connect := changes.get("connect"):
-        kept = {name for name in SECRETS_OF_CONNECT if connect.get(name) == HIDDEN and getattr(spec.connect, name)}
-        changes["connect"] = {name: value for name, value in connect.items() if name not in kept}
+def _require_secrets(spec: BackendSpec) -> None:
+    """Raises InvalidRequest: the definition has marks that stand for no secret."""
+    for name, words in (("args", spec.args), ("url", (spec.url or "",)), ("env", spec.env.values())):
+        if any(HIDDEN in each for each in words):
+            what = f"`{HIDDEN}` stands for a secret that is already set in the same place, but none is: give it again"
+            raise InvalidRequest(what, field=name)
+
+
+def _restored(spec: BackendSpec, changes: dict[str, Any]) -> dict[str, Any]:
+    """With the value that is there where HIDDEN stands for it."""
+    changes = dict(changes)
+    of_connect = {name for name in SECRETS_OF_CONNECT if getattr(spec.connect, name) is not None}
+    for member, known in (("env", spec.env), ("headers", spec.headers), ("connect", of_connect)):
+        if given := changes.get(member):
+            changes[member] = {name: each for name, each in given.items() if each != HIDDEN or name not in known}
+    if changes.get("args"):
+        changes["args"] = list(restored(changes["args"], spec.args))
+    if changes.get("url") and spec.url is not None:
+        changes["url"] = restored([changes["url"]], [spec.url])[0]
+    return changes
+
+
+async def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
+    changes = _restored(spec, patch.model_dump(exclude_unset=True))
+    changes |= {"enabled": switch.enabled, "reason": switch.reason}
     shown = flat(spec)
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
     del members["connect"]["proxy_is_granted"]
-    body = patched(StoredBackend, members, changes, nulls=("limits",))
-    new: BackendSpec = body.value(version=spec.version, tenant=spec.tenant)
-    if (new.url is None) != (spec.url is None):
+    # Not looked at again: it may have marks, where a secret does not open.
+    as_it_is: dict[str, Any] = {} if "env" in changes else {"env": spec.env}
+    body = patched(StoredBackend, members | dict.fromkeys(as_it_is), changes, nulls=("limits",))
+    new: BackendSpec = replace(body.value(version=spec.version, tenant=spec.tenant), sealed=spec.sealed, **as_it_is)
+    if (new.env, new.args, new.url) != (spec.env, spec.args, spec.url):
+        _require_secrets(new)
+    _require_same_kind(spec, new)
+    new = replace(new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt)
+    new = await _with_document(access, spec, new, changes.get("openapi"))
+    new = _granted(access, new, spec, is_given=(changes.get("connect") or {}).get("proxy") is not None)
+    return replace(_sealed(access, new, spec), off_by_platform=switch.off_by_platform)
+
+
+def _require_same_kind(spec: BackendSpec, new: BackendSpec) -> None:
+    """Raises InvalidRequest."""
+    if ((new.url or new.openapi) is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")
-    is_given = (changes.get("connect") or {}).get("proxy") is not None
-    new = _sealed(access, _granted(access, new, spec, is_given=is_given), spec)
-    return replace(
-        new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform
-    )
+    if (new.openapi is None) != (spec.openapi is None):
+        words = "a server of MCP cannot become an API, nor the reverse: register another backend"
+        raise InvalidRequest(words, field="openapi")
+
+
+async def _with_document(access: Access, spec: BackendSpec, new: BackendSpec, given: str | None) -> BackendSpec:
+    """The changed backend with what is made of the document that was given with the change, if there was one. Raises as
+    `_made`."""
+    if given is not None and (given != spec.openapi or _is_address(given)):
+        return await _made(access, new)
+    if new.url is None and new.openapi is not None:
+        raise InvalidRequest("give `url`, or the document again, which may say where the API is", field="url")
+    return replace(new, openapi_made=spec.openapi_made)
+
+
+def _is_address(given: str) -> bool:
+    """Whether what is there may be another document now."""
+    return is_url(given) is not None
+
+
+async def _made(access: Access, spec: BackendSpec) -> BackendSpec:
+    """With what is made of its document, if it has one. Asks afterwards whether the caller may still do it.
+
+    Raises:
+        InvalidRequest: the document cannot be used, or does not say where its API is.
+        Conflict: another document of this tenant is being read.
+    """
+    if spec.openapi is None:
+        return spec
+    if _is_address(spec.openapi) and secrets_in([spec.openapi]):
+        words = "the address has a credential, and everybody who may read the tenant sees it: give the document itself"
+        raise InvalidRequest(words, field="openapi")
+    with access.alone("openapi", "another document of this tenant is being read; wait for its end"):
+        try:
+            if _is_address(spec.openapi):
+                access.admin.upstream_policy.check(spec.openapi)
+            made = await access.admin.documents.made(spec.key, spec.openapi)
+        except (UnfitDocument, UrlRefused) as problem:
+            raise InvalidRequest(str(problem), field="openapi") from None
+        except BackendError as error:
+            raise InvalidRequest(f"the document could not be fetched: {error}", field="openapi") from None
+    await access.require_still(Scope.TENANT_ADMIN)
+    url = spec.url or made.server
+    if not url:
+        words = "the document does not say where its API is, with an absolute address in `servers`: give `url`"
+        raise InvalidRequest(words, field="url")
+    return replace(spec, openapi=made.source, openapi_made=made.digest, api=made.stored, url=url)

@@ -1,7 +1,7 @@
 """Bodies: backends. Their members are declared in `app.domain.resources.backends`; here are those whose rules need more
 than the domain knows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -28,6 +28,7 @@ from app.domain import BackendSpec, Timeouts
 from app.domain.resources import backends
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.members import declared_members, flat
+from app.text.credentials import hidden, hidden_in
 
 MAX_WARM = 1000
 
@@ -85,7 +86,8 @@ class StoredBackend(DeclaredBody):
 
 
 class BackendBody(StoredBackend):
-    """A new backend: which command to start, how many processes, and for how long; or the URL of a server."""
+    """A new backend: which command to start, how many processes, and for how long; or the URL of a server; or the
+    document of an HTTP API."""
 
     command: Command | None = None
     headers: Headers = Field(default_factory=dict)
@@ -116,12 +118,24 @@ def _hidden(env: Mapping[str, str]) -> dict[str, str]:
     return dict.fromkeys(env, HIDDEN)
 
 
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    return list(hidden(words))
+
+
+def _address(url: str | None) -> str | None:
+    return None if url is None else hidden_in(url)
+
+
 @shows(StoredBackend)
 class BackendAnswer(Answer):
     """A backend."""
 
     command: Annotated[str | None, BeforeValidator(lambda command: command or None)] = Field(
         description="null: it is reached by `url`."
+    )
+    url: Annotated[str | None, BeforeValidator(_address)] = Field(description=f"Credentials in it are `{HIDDEN}`.")
+    args: Annotated[list[str], BeforeValidator(_without_secrets)] = Field(
+        description=f"Credentials that are recognised in them are `{HIDDEN}`."
     )
     headers: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
         description=f"Names only: every value is `{HIDDEN}`."
@@ -131,6 +145,7 @@ class BackendAnswer(Answer):
     )
     connect: ConnectAnswer
     sandbox: SandboxAnswer
+    openapi_made: str = Field(description="The hash of the tools that were made of `openapi`; empty without one.")
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
     certificates: list[CertificateAnswer] = Field(description="Those in `connect`, in their order.")

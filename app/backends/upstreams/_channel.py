@@ -114,7 +114,7 @@ class Channel:
         to_proxy: Headers | None = None,
     ) -> None:
         """`to_proxy`: for the proxy that forwards the requests, if one does."""
-        self._network, self.url, self._headers, self._flow, self._limit = network, url, headers, flow, limit_bytes
+        self._network, self.url, self._headers, self.flow, self._limit = network, url, headers, flow, limit_bytes
         self._prefix = "" if to_proxy is None else f"{url.scheme}://{url.authority}"
         self._to_proxy = to_proxy or []
         self._has_answered = False
@@ -154,7 +154,7 @@ class Channel:
             connection = response.extensions["network_stream"]
             if isinstance(connection, Connection):  # not with HTTP 101
                 connection.head_was_read(is_cut=answer.length < 0 or answer.body is Body.EVENTS)
-            yield Exchanged(response, answer, self._flow, self._limit)
+            yield Exchanged(response, answer, self.flow, self._limit)
         finally:
             await response.aclose()
 

@@ -51,10 +51,10 @@ def is_value(text: str) -> bool:
     return _is_field_value(text) is not None
 
 
-def base_headers(authority: str, own: Mapping[str, str]) -> Headers:
+def base_headers(authority: str, own: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Those of every request."""
     agent = f"trunkline/{__version__}".encode()
-    given = [(name.encode(), value.encode()) for name, value in own.items()]
+    given = list(own)
     if not any(name.lower() == b"user-agent" for name, _ in given):
         given.append((b"User-Agent", agent))
     return [(b"Host", authority.encode()), (b"Accept-Encoding", b"identity"), *given]

@@ -152,7 +152,10 @@ def differences(
     compared = {name: value for name, value in wanted.shown.items() if _is_compared(name, wanted, current)}
     found = changes(current, compared, secret=kind.secret_maps)
     plain = {name: value for name, value in compared.items() if name not in kind.secret_maps}
-    patch = merge_patch(current, plain)
+    patch = {
+        name: wanted.body[name] if name in kind.secret_parts else value
+        for name, value in merge_patch(current, plain).items()
+    }
     for name in kind.secret_maps:
         if secret := _secret_patch(wanted, name, _there(current.get(name))):
             patch[name] = secret
@@ -169,6 +172,8 @@ def differences(
 def _is_compared(name: str, wanted: Wanted, current: Mapping[str, Any]) -> bool:
     if name == "reason" and wanted.shown.get("enabled") and "enabled" in wanted.named:
         return False  # switching on removes the reason
+    if name == "url" and "url" not in wanted.named and "openapi" in wanted.named:
+        return False  # where its document says
     if name in LEFT_ALONE:
         return name in wanted.named
     # A gateway that does not know the member yet has what it means by its default; anything else it would refuse.
@@ -193,6 +198,11 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
         hidden = {key for key, value in (current.get(name) or {}).items() if value == HIDDEN}
         known = {key: value for key, value in _there(wanted.body.get(name)).items() if key in hidden}
         asked |= {name: known} if known else {}
+    for name in wanted.kind.secret_parts:
+        given = wanted.body.get(name)
+        # What is shown alike may have another secret; where a mark stands for it in the file, too, it stays.
+        if given and given != wanted.shown[name] and wanted.shown[name] == current.get(name):
+            asked[name] = given
     if wanted.kind is ISSUERS and wanted.body.get("secret") is not None:
         if not _has_secret(current):
             return [("secret", "")]
@@ -201,7 +211,7 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
         return []
     different = set(rest.compare(path, asked))
     known_names = {f"{name}.{key}": (name, key) for name in wanted.kind.secret_maps for key in asked.get(name, ())}
-    known_names |= {"secret": ("secret", "")} if "secret" in asked else {}
+    known_names |= {name: (name, "") for name in ("secret", *wanted.kind.secret_parts) if name in asked}
     if not different <= set(known_names):
         raise GatewayError(f"{rest.url} compares members that were not asked for")
     return [known_names[name] for name in known_names if name in different]
@@ -209,6 +219,7 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
 
 def _completed(patch: dict[str, Any], wanted: Wanted, current: Mapping[str, Any]) -> dict[str, Any]:
     """The patch, with what the gateway wants to be told again, or in other words."""
+    patch |= {name: wanted.body[name] for name in wanted.kind.documents if patch.get(name) is not None}
     if wanted.kind is BACKENDS and ("url" in patch or {"ca", "proxy"} & (patch.get("connect") or {}).keys()):
         # Their values are for the host of the old URL, and whoever was believed to be it.
         for member in ("headers", "connect"):

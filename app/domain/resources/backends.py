@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from app.domain.resources.destinations import MAX_DESTINATIONS, Place, parse
 from app.domain.resources.fields import DERIVED, INLINE, UNSENT, Name, Reason, Title, Unfit, no_nul
 
 HOME_WORD = "${home}"  # in a value of a backend's `env`: the home of the process
@@ -15,6 +16,7 @@ MAX_ARGS_BYTES = MAX_ENV_BYTES = 64 * 1024  # of all together
 MAX_HEADERS_BYTES = 16 << 10
 MAX_PEM_BYTES = 64 << 10  # of one member
 MAX_MEMBERS, MAX_ENTRIES = 100, 500
+MAX_DOCUMENT = 16 << 20  # characters of a document of OpenAPI
 MAX_TOOL_NAME = 64  # clients refuse longer names of tools, or cut them
 FEW_TOOLS = 20  # with which a list is better than a search
 _MONTH = 31 * 86400
@@ -33,7 +35,9 @@ EnvName = Annotated[
 ]
 Rest = Literal["parked", "frozen"]  # an idle session has given its process back; or it stands still
 Guarantee = Literal["files", "network", "memory", "pids", "processes"]  # what a sandbox can promise
-Network = Literal["none", "web", "host"]
+NetworkMode = Literal["none", "web", "host"]
+Network = Literal["none", "web", "host", "allow"]  # `allow`: an `AllowList`
+PROXY_PORT = 3128  # of `web`; in a network of the process's own every other port is free
 Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is reached by URL
 
 
@@ -108,6 +112,21 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class AllowList:
+    """A network in which a process reaches certain places, and nothing else."""
+
+    allow: Annotated[
+        tuple[Place, ...],
+        _each_once,
+        Meta(min_length=1, max_length=MAX_DESTINATIONS),
+        "By TCP, without a proxy: `HOST:PORT`, with a name, an address, or a network like 10.20.0.0/16. A name leads "
+        "to public addresses only, unless it ends in `.internal` or another name of private networks, or its network "
+        "is given: `db.example.com:5432@10.20.0.0/16`. 127.0.0.1 is the node.",
+    ] = ()
+    web: Annotated[bool, "Whether the proxy of `web` is there besides."] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sandbox:
     """How processes of a backend are confined."""
 
@@ -125,9 +144,25 @@ class Sandbox:
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: Annotated[
-        Network,
-        "`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the node reaches.",
+        NetworkMode | AllowList,
+        "`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the node reaches. Or "
+        "an object: `allow` lists what is reached, as HOST:PORT.",
     ] = "none"
+
+    @property
+    def network_kind(self) -> Network:
+        """In one word."""
+        return "allow" if isinstance(self.network, AllowList) else self.network
+
+    @property
+    def allow(self) -> tuple[str, ...]:
+        """What is reached without a proxy."""
+        return self.network.allow if isinstance(self.network, AllowList) else ()
+
+    @property
+    def has_web(self) -> bool:
+        """Whether public addresses are reached on the ports of `web`."""
+        return self.network.web if isinstance(self.network, AllowList) else self.network == "web"
 
 
 def can_be_kept(sandbox: Sandbox) -> None:
@@ -136,6 +171,12 @@ def can_be_kept(sandbox: Sandbox) -> None:
         raise Unfit("require", "a list in `require` goes with `mode: require`")
     if sandbox.mode == "require" and sandbox.network == "host" and "network" in (sandbox.require or ["network"]):
         raise Unfit("require", "`network: host` confines no network: leave `network` out of what `require` names")
+
+
+def leaves_the_proxy_its_port(sandbox: Sandbox) -> None:
+    """Raises Unfit: two listeners would have the same one."""
+    if sandbox.allow and sandbox.has_web and any(parse(each).port == PROXY_PORT for each in sandbox.allow):
+        raise Unfit("port", "with `web`, port {port} is that of its proxy", port=PROXY_PORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +319,15 @@ class BackendSpec:
 
     `version` grows with every change; a process started for another `edition` serves no new session. With
     `off_by_platform` only the platform can switch it on again. `headers` are sent with each request to `url`; sealed
-    (`upstreams.upstream_secrets`). `toolset`: it starts nothing itself, but stands for others. `command` is empty
+    (`upstreams.upstream_secrets`). `openapi`: the address of a document, or what its text is known by; what is at `url`
+    is then an HTTP API. `openapi_made`: the digest of what was made of it, which is stored; `api`: that itself, on the
+    way to the database only. `toolset`: it starts nothing itself, but stands for other backends. `command` is empty
     where there is a `url` or a `toolset`.
     Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
     tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
     identity of the principal whose home it gets (`homes_per_principal`); in a check `missed_log`, the descriptor of a
-    file for what the sandbox keeps from it.
+    file for what the sandbox keeps from it; `sealed`, the secrets of its definition as they are stored, which change
+    only with them.
     """
 
     tenant: str = field(metadata=UNSENT)
@@ -295,7 +339,23 @@ class BackendSpec:
     )
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
     connect: Connect = field(default_factory=Connect, kw_only=True)
-    args: Annotated[tuple[Text, ...], Meta(max_length=256), "At most 64 KiB in all."] = ()
+    openapi: (
+        Annotated[
+            str,
+            Meta(max_length=MAX_DOCUMENT),
+            "Of an HTTP API, whose operations become tools: the address of its document of OpenAPI 3 or Swagger 2.0, "
+            "or the document itself in JSON or YAML, also with gzip and Base64 as `data:;base64,…`. It is read once, "
+            "in this act. `url` is then the base address of the API; without it, the first absolute one of the "
+            "document. Shown as the address, or as `sha256:` and the hash of the text.",
+            no_nul,
+        ]
+        | None
+    ) = field(default=None, kw_only=True)
+    args: Annotated[
+        tuple[Text, ...],
+        Meta(max_length=256),
+        f"At most 64 KiB in all. Credentials that are recognised in them are write-only: shown as `{HIDDEN}`.",
+    ] = ()
     env: Annotated[
         Mapping[EnvName, Text],
         Meta(max_length=128),
@@ -375,6 +435,14 @@ class BackendSpec:
     sandbox_exempt: bool = field(default=False, metadata=DERIVED)
     missed_log: int | None = field(default=None, metadata=DERIVED)
     made: int = field(default=0, compare=False, metadata=DERIVED)
+    openapi_made: Annotated[str, Meta(extra={"stored": 64})] = field(default="", metadata=UNSENT)
+    api: bytes | None = field(default=None, compare=False, repr=False, metadata=DERIVED)
+    sealed: bytes = field(default=b"", compare=False, repr=False, metadata=DERIVED)
+
+    @property
+    def lacks_secrets(self) -> bool:
+        """Whether marks stand where its secrets should: they were not given, or do not open with this secret key."""
+        return any(HIDDEN in each for each in (*self.env.values(), *self.args, self.url or ""))
 
     @property
     def edition(self) -> tuple[int, int]:
@@ -388,8 +456,14 @@ class BackendSpec:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise."""
-        return self.isolation != "shared" and self.recovery != "respawn"
+        """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise; but an
+        API has no sessions."""
+        return self.isolation != "shared" and not self.is_respawned
+
+    @property
+    def is_respawned(self) -> bool:
+        """Whether sessions go on with another process, or another connection."""
+        return self.recovery == "respawn" or self.openapi is not None
 
     @property
     def homes_per_principal(self) -> bool:
@@ -427,11 +501,15 @@ def reason_of_what_is_off(spec: BackendSpec) -> None:
 
 
 def _of_one_kind(spec: BackendSpec) -> None:
-    if (spec.command == "") == (spec.url is None):
-        raise Unfit("kind", "give either `command`, which the gateway starts, or `url`, where a server runs already")
-    usual, own = BackendSpec("", "", ""), _OF_URLS if spec.url is None else _OF_PROCESSES
+    is_elsewhere = spec.url is not None or spec.openapi is not None
+    if (spec.command == "") != is_elsewhere:
+        words = "give either `command`, which the gateway starts, or `url`, where a server runs already, or `openapi`"
+        raise Unfit("kind", words)
+    if spec.openapi is not None and spec.transport != "auto":
+        raise Unfit("kind", "`transport` is that of a server of MCP: with `openapi` there is none")
+    usual, own = BackendSpec("", "", ""), _OF_PROCESSES if is_elsewhere else _OF_URLS
     wrong = [name for name in own if getattr(spec, name) != getattr(usual, name)]
-    if spec.url is None:
+    if not is_elsewhere:
         why = "`url`"
     else:
         is_confined = (spec.sandbox, spec.limits) != (usual.sandbox, usual.limits)
@@ -468,7 +546,7 @@ def _knows_whose_home(spec: BackendSpec) -> None:
 def _parks_what_can_be_parked(spec: BackendSpec) -> None:
     if spec.timeouts.park_s is None:
         return
-    if spec.url is not None:
+    if spec.url is not None or spec.openapi is not None:
         raise Unfit("park_s", "`timeouts.park_s` needs a `command`: a `url` has no process")
     if spec.recovery == "end" and spec.isolation == "shared":
         words = "with `isolation: shared`, `timeouts.park_s` needs `recovery: respawn`: others use the process"

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from app.auth.outbound_proxy import NodeProxy
 from app.auth.outbound_urls import Policy
 from app.backends.failures import FailureLog
+from app.backends.openapi.apis import Apis
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.tls import TlsContexts
 from app.backends.upstreams.upstream_secrets import SecretOpener
@@ -24,7 +25,7 @@ def policy_of(settings: Settings) -> Policy:
     return Policy(settings.upstream_allow, ALLOW_SETTING)
 
 
-async def open_upstreams(opening: Opening, credentials: Credentials, failures: FailureLog) -> Upstreams:
+async def open_upstreams(opening: Opening, credentials: Credentials, apis: Apis, failures: FailureLog) -> Upstreams:
     """Connects to nothing yet."""
     settings = opening.settings
     policy = policy_of(settings)
@@ -32,7 +33,7 @@ async def open_upstreams(opening: Opening, credentials: Credentials, failures: F
     open_secrets, limit_bytes = SecretOpener(credentials.sealer), settings.max_line_bytes
     proxy = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
     connector = Connector(dialler, policy, TlsContexts(ca=settings.outbound_ca), proxy)
-    parts = Parts(connector, dialler, open_secrets, failures, limit_bytes, opening.shares)
+    parts = Parts(connector, dialler, open_secrets, apis.of, failures, limit_bytes, opening.shares)
     return await opening.stack.enter_async_context(Upstreams(parts, opening.metrics))
 
 

@@ -53,12 +53,12 @@ def test_a_value_is_one_line_of_printable_ascii(text):
 
 
 def test_every_request_names_its_host_and_accepts_no_encoding():
-    headers = dict(base_headers("far.example:8443", {"Authorization": "Bearer x"}))
+    headers = dict(base_headers("far.example:8443", [(b"Authorization", b"Bearer x")]))
     assert headers[b"Host"] == b"far.example:8443"
     assert headers[b"Accept-Encoding"] == b"identity"
     assert headers[b"Authorization"] == b"Bearer x"
     assert headers[b"User-Agent"].startswith(b"trunkline/")
-    assert dict(base_headers("h", {"user-agent": "mine"})).get(b"User-Agent") is None
+    assert dict(base_headers("h", [(b"user-agent", b"mine")])).get(b"User-Agent") is None
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """How a server is connected to that is reached by URL.
 
-Revision 0024, after the order of the trail. Runs on SQLite and PostgreSQL.
+Revision 0027, after documents of APIs. Runs on SQLite and PostgreSQL.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0024"
-down_revision = "0023"
+revision = "0027"
+down_revision = "0026"
 branch_labels = None
 depends_on = None
 
