@@ -13,7 +13,7 @@ from typing import Self
 import anyio
 import anyio.abc
 
-from app.auth.outbound_urls import OutboundUrl, UrlRefused, parse_url
+from app.auth.outbound_urls import UrlRefused, parse_url
 from app.auth.sealing import SealBroken
 from app.backends._breaker import Breaker
 from app.backends.checks.steps import Steps
