@@ -1,13 +1,13 @@
 """Packages of npm and PyPI that backends are installed from, by the hash of their lock.
 
-Revision 0027, after HTTP APIs as backends. Runs on SQLite and PostgreSQL.
+Revision 0028, after connections to servers elsewhere. Runs on SQLite and PostgreSQL.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0027"
-down_revision = "0026"
+revision = "0028"
+down_revision = "0027"
 branch_labels = None
 depends_on = None
 
