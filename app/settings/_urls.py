@@ -65,6 +65,19 @@ def _shown(text: str) -> str:
     return "it" if "@" in text else repr(text[:200])  # there can be a password before the @
 
 
+def proxy_url(text: str) -> str:
+    """An HTTP proxy, perhaps with credentials."""
+    scheme, _, rest = text.partition("://")
+    form = "http://[USER:PASSWORD@]HOST:PORT"
+    if scheme not in ("http", "https") or not rest:
+        raise ValueError(f"allowed is {form}, or the same with https://")
+    _refuse_two_readings(rest)
+    where = rest.removesuffix("/").rpartition("@")[2]
+    if not AUTHORITY.fullmatch(where.lower()):
+        raise ValueError(f"it must name a host, and perhaps a port: {form}")
+    return f"{scheme}://{rest.removesuffix('/')}"
+
+
 def database_url(text: str) -> str:
     """A SQLite file, or a PostgreSQL server."""
     scheme, _, rest = text.partition("://")
@@ -145,3 +158,16 @@ _REDIS_CHECKS = {
     "rediss+sentinel": _check_redis_sentinel,
     "unix": _check_redis_socket,
 }
+
+
+def package_registry(text: str) -> str:
+    """The address of a registry of packages; it may have a user name and a password."""
+    parts = _split(text)
+    if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
+        return text
+    host = parts.netloc.rpartition("@")[2]
+    if parts.scheme not in ("http", "https") or not AUTHORITY.fullmatch(host.lower()) or _UNENCODED.search(text):
+        raise ValueError("it is not the http, https or file URL of a registry; like https://registry.example.com/npm/")
+    if parts.query or parts.fragment:
+        raise ValueError("it has a query or a fragment; allowed are scheme, user name, password, host, port and path")
+    return text

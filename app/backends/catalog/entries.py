@@ -9,6 +9,7 @@ import msgspec
 
 from app.backends.catalog.judging import Found
 from app.domain import BackendSpec
+from app.domain.resources.backends import Connect
 from app.protocol.toolset.offer import Known, Offer
 from app.text.credentials import hidden, hidden_in
 
@@ -56,8 +57,11 @@ def definition_of(spec: BackendSpec) -> str:
     parts: tuple[object, ...] = (
         spec.command, hidden(spec.args), *secret, spec.cwd, asdict(spec.sandbox), spec.state,
     )  # fmt: skip
+    if spec.package is not None:
+        parts = (*parts, spec.package.lock)
     if spec.url is not None:
         parts = (hidden_in(spec.url), *secret, spec.transport, sorted(spec.headers.items()))
+        parts += (asdict(spec.connect),) if spec.connect != Connect() else ()
     if spec.openapi is not None:
         parts = (spec.openapi_made,)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
