@@ -196,6 +196,8 @@ class BackendProcess:
     def send(self, line: bytes) -> None:
         writer = self._stdin.writer
         if writer is None:
+            if self.exit is None and not self.is_stopping() and not self.received_bytes:
+                return  # it dies at its start: whoever asks hears of its end, which says why, or of its being killed
             raise self._has_ended()
         waiting = writer.get_write_buffer_size()
         # A single message may be larger than the limit, but not while others wait to be read.
