@@ -278,7 +278,9 @@ class Supervisor:
             logger.warning(
                 "Backend process ended: %s",
                 process.exit.description,
-                extra=names_of(process) | {"reason": reason, "stderr": process.exit.stderr},
+                extra=names_of(process)
+                | {"reason": reason, "limit": process.exit.limit, "hint": process.exit.advice}
+                | {"stderr": process.exit.stderr},
             )
         try:
             on_gone(process)

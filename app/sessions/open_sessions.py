@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
-from app.processes.endings import RAISING, at_limit
+from app.processes.endings import at_limit, raising
 from app.processes.process import BackendProcess
 from app.protocol.commands import Failed
 from app.protocol.jsonrpc import string_of
@@ -120,7 +120,9 @@ def note_timeout(
     tool = string_of(call.target) if call.method == "tools/call" else None
     limit = "" if process is None else process.limit_reached(is_late=True)
     if limit:
-        failed.error.advise(f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {RAISING[limit]}")
+        failed.error.advise(
+            f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {raising(limit, session.spec)}"
+        )
     failures.timed_out(
         session.spec,
         process,
@@ -128,7 +130,7 @@ def note_timeout(
         method=call.method,
         tool=tool and printable(tool),
         affected=_affected(session),
-        hint=RAISING.get(limit, ""),
+        hint=raising(limit, session.spec),
     )
 
 

@@ -165,7 +165,7 @@ class Unconfined:
         return Profile(Tier.NONE, "host")
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
-        return Confined(unconfined(spec, place), self.profile(spec))
+        return Confined(await unconfined(spec, place), self.profile(spec))
 
 
 def refuse_without(required: Iterable[Guarantee], profile: Profile) -> None:
