@@ -104,6 +104,13 @@ class CatalogView(Protocol):
         """The backend's policy for its tools becomes this one, by `store`, with what follows from it."""
 
 
+class PackageView(Protocol):
+    """What commands such as `npx` and `uvx` name (`packages.packages.Packages`)."""
+
+    async def resolved(self, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
+        """The backend with its package, if it names one: installed here. Raises InvalidRequest, QuotaExceeded."""
+
+
 ALL = "-"  # instead of a tenant's name in a path: all tenants
 
 
@@ -117,6 +124,7 @@ class AdminContext:
     stored: StoredResources
     offered: Offered
     catalog: CatalogView
+    packages: PackageView
     keys: ApiKeyRepository
     key_maker: KeyMaker
     issuers: IssuerRepository

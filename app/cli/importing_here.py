@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from app.admin.audit_changes import changes_of_backend
 from app.admin.schemas.backends import BackendBody
 from app.auth.sealing import Sealer
+from app.backends.packages.recognition import names_package
 from app.cli.database import act_of_user, backend_names, database_here, find_database, secret_key_of
 from app.cli.importing import import_servers
 from app.errors import GatewayError
@@ -36,8 +37,13 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
             if body.url is not None:  # which addresses are allowed, and what seals its headers, a gateway knows
                 failed[name] = "is reached by URL: import it at a gateway, with --url or TRUNKLINE_URL"
                 continue
+            spec = body.value(tenant=options.tenant)
+            if names_package(spec.command, spec.args):  # which only a gateway installs
+                failed[name] = (
+                    "names a package, which a gateway installs that runs: import it there, with --url or TRUNKLINE_URL"
+                )
+                continue
             try:
-                spec = body.value(tenant=options.tenant)
                 changes = changes_of_backend(None, spec)
                 act = act_of_user(options.tenant, "backend.create", f"backends/{name}", changes=changes)
                 await repository.create(options.tenant, spec, act=act)

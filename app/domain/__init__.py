@@ -15,6 +15,7 @@ from app.domain.resources.backends import (
     Guarantee,
     Member,
     Network,
+    Package,
     ProcessLimits,
     Rest,
     Sandbox,
@@ -183,7 +184,7 @@ class ApiKey:
 
 __all__ = [
     "DEFAULT_TENANT", "HOME_WORD", "KEY_ISSUER", "NAME_PATTERN", "NAME_RULE", "ApiKey", "BackendSpec", "Guarantee",
-    "InspectionMode", "Issuer", "Limits", "Member", "Network", "Principal", "ProcessLimits", "RegistryMode", "Rest",
-    "Sandbox", "Scope", "Selection", "ServedTenants", "SignInClient", "Tenant", "TenantGrant", "Timeouts", "Toolset",
-    "Transport", "home_of", "is_home", "is_name", "is_own_mark", "public_id",
+    "InspectionMode", "Issuer", "Limits", "Member", "Network", "Package", "Principal", "ProcessLimits", "RegistryMode",
+    "Rest", "Sandbox", "Scope", "Selection", "ServedTenants", "SignInClient", "Tenant", "TenantGrant", "Timeouts",
+    "Toolset", "Transport", "home_of", "is_home", "is_name", "is_own_mark", "public_id",
 ]  # fmt: skip

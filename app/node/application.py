@@ -76,6 +76,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         stored=records.stored,
         offered=gateway.processes.toolsets,
         catalog=gateway.processes.catalog,
+        packages=gateway.processes.packages,
         keys=records.keys,
         key_maker=credentials.key_maker,
         issuers=records.issuers,

@@ -203,6 +203,7 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
         "keep what backends offer": processes.knowledge.run,
         "index what toolsets show": processes.toolsets.run,
         "measure memory": processes.memory.run,
+        "remove packages": processes.packages.run,
         "note activity": watching.activity.run,
         "look for problems": watching.problems.run,
         "keep calls": sessions.kept_calls.run,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import anyio.to_thread
 
-from app.processes import _home_directories as directories
+from app.processes import directories
 from app.processes.process import BackendProcess
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ import anyio.to_thread
 
 from app.domain import BackendSpec, is_home
 from app.jail.sandbox.tiers import Tier
-from app.processes import _home_directories as directories
-from app.processes import own_homes
+from app.processes import directories, own_homes
 from app.processes.own_homes import OwnHome
 
 logger = logging.getLogger(__name__)

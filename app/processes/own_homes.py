@@ -20,7 +20,7 @@ from pathlib import Path
 
 from app.domain import NAME_PATTERN, is_home
 from app.processes import _disk as disk
-from app.processes import _home_directories as directories
+from app.processes import directories
 
 PRIVATE, KEPT = "private", "kept"
 HOME, TEMPORARY = "home", "tmp"

@@ -3,7 +3,7 @@
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,9 +63,14 @@ class _Held:
         self.homes.close(self.home)
 
 
+async def _as_it_is(spec: BackendSpec) -> BackendSpec:
+    return spec
+
+
 @dataclass(frozen=True, slots=True)
 class SupervisorOptions:
-    """How processes are started and stopped."""
+    """How processes are started and stopped. `install`: of a backend that has a package, the one with a program of
+    that, which is there then (raises BackendExited)."""
 
     homes: Homes
     confiner: Confiner = field(default_factory=Unconfined)
@@ -77,6 +82,7 @@ class SupervisorOptions:
     sweep_s: float = 0.25  # how late a stalled or flooding process may be noticed
     forking: ForkingOptions = field(default_factory=ForkingOptions)
     shares: Shares = UNLIMITED
+    install: Callable[[BackendSpec], Awaitable[BackendSpec]] = _as_it_is
 
 
 class Supervisor:
@@ -159,6 +165,8 @@ class Supervisor:
         """
         if self._tasks is None:
             raise ShuttingDown
+        if spec.package is not None:
+            spec = await self._options.install(spec)
         start = EXEC if spec.start == "exec" else await self.forking.start_of(spec)
         try:
             return await self.spawn_as(spec, start, on_gone, on_exit)

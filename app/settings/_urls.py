@@ -158,3 +158,16 @@ _REDIS_CHECKS = {
     "rediss+sentinel": _check_redis_sentinel,
     "unix": _check_redis_socket,
 }
+
+
+def package_registry(text: str) -> str:
+    """The address of a registry of packages; it may have a user name and a password."""
+    parts = _split(text)
+    if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
+        return text
+    host = parts.netloc.rpartition("@")[2]
+    if parts.scheme not in ("http", "https") or not AUTHORITY.fullmatch(host.lower()) or _UNENCODED.search(text):
+        raise ValueError("it is not the http, https or file URL of a registry; like https://registry.example.com/npm/")
+    if parts.query or parts.fragment:
+        raise ValueError("it has a query or a fragment; allowed are scheme, user name, password, host, port and path")
+    return text

@@ -71,6 +71,8 @@ class Settings:
     node_url: str | None = _setting(urls.node_url)
     node_name: str | None = _setting(hosts.node_name)
     secret_key: bytes = _setting(parsers.secret_key, secret=True)
+    npm_registry: str | None = _setting(urls.package_registry, secret=True)
+    pypi_index: str | None = _setting(urls.package_registry, secret=True)
     sandbox: Literal["auto", "require"] = _setting(parsers.one_of("auto", "require"), default="auto")
     log_level: str = _setting(parsers.one_of("debug", "info", "warning", "error", "critical"), default="info")
     access_log: str = _setting(parsers.one_of("off", "errors", "all"), default="errors")
@@ -133,6 +135,11 @@ class Settings:
             raise wrong("homes_dir", "must not be DATA_DIR or contain it: backends must not reach what is in there")
         _check_tls(values)
         return cls(**values)
+
+    @property
+    def packages(self) -> Path:
+        """Where packages of npm and PyPI are installed."""
+        return self.data_dir / "packages"
 
     @property
     def homes(self) -> Path:

@@ -117,6 +117,19 @@ toolsets = sa.Table(
     sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )
 
+# From which packages of npm and PyPI are installed. `backends.package` names them by their hash.
+packages = sa.Table(
+    "packages",
+    metadata,
+    _tenant(primary_key=True),
+    sa.Column("lock", sa.String(64), primary_key=True),
+    sa.Column("registry", sa.String(WORD_LENGTH), nullable=False),
+    sa.Column("name", sa.String(TEXT_LENGTH), nullable=False),
+    sa.Column("version", sa.String(TEXT_LENGTH), nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    _made(),
+)
+
 guides, recipes = declared(GUIDES), declared(RECIPES)
 
 # What backends offer. A row goes with its backend.

@@ -33,6 +33,7 @@ from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
 from app.backends.openapi.apis import Apis
 from app.backends.openapi.documents import Documents
+from app.backends.packages.recognition import NotInstallable, recognised
 from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity
 from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, view_of
@@ -50,10 +51,10 @@ from app.cluster.node_status.views import (
     SessionView,
     TenantUse,
 )
-from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
+from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Package, Tenant, Toolset
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
-from app.errors import Conflict, UpstreamFailed
+from app.errors import Conflict, InvalidRequest, UpstreamFailed
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.caller_rates import RateLimiter
@@ -385,6 +386,20 @@ def filled_file() -> bytes:
         return Path(folder, "test.db").read_bytes()
 
 
+class Installed:
+    """In the place of Packages: each package is there, in the version 1.0.0."""
+
+    async def resolved(self, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
+        try:
+            request = recognised(spec.command, spec.args)
+        except NotInstallable as error:
+            raise InvalidRequest(str(error), field="command") from None
+        if request is None:
+            return replace(spec, package=None)
+        package = Package(request.registry, request.name, "1.0.0", request.program or request.name, "0" * 64)
+        return replace(spec, package=package)
+
+
 @asynccontextmanager
 async def open_rig(url: str) -> AsyncIterator[Rig]:
     """On a database that is empty, or filled."""
@@ -410,6 +425,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         stored=stored,
         offered=Toolsets(directory.find, offers, Knowledge(guides, recipes), metrics),
         catalog=offers,
+        packages=Installed(),
         keys=keys,
         key_maker=maker,
         issuers=issuers,

@@ -31,7 +31,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mcp_json(tmp_path: Path) -> str:
-    (tmp_path / "mcp.json").write_text(CLAUDE)
+    (tmp_path / "mcp.json").write_text(CLAUDE.replace('"npx"', '"weather-mcp"').replace('"uvx"', '"files-mcp"'))
     return str(tmp_path / "mcp.json")
 
 
@@ -64,10 +64,22 @@ def test_a_dry_run_changes_nothing(capsys, data_dir, mcp_json):
 
 
 @pytest.mark.usefixtures("database")
+def test_packages_are_installed_by_a_gateway_only(capsys, tmp_path):
+    (tmp_path / "mcp.json").write_text(CLAUDE)
+    assert cli.main(["import", str(tmp_path / "mcp.json"), "--apply"]) == 1
+    assert capsys.readouterr().out.count("names a package, which a gateway installs that runs") == 2
+    assert stored() == []
+
+
+@pytest.mark.usefixtures("database")
 def test_apply_registers_and_a_second_time_finds_them(capsys, data_dir, mcp_json):
     assert cli.main(["import", mcp_json, "--apply"]) == 0
     weather, files = sorted(stored(), key=lambda spec: spec.name, reverse=True)
-    assert (weather.command, weather.args, dict(weather.env)) == ("npx", ("-y", "@acme/weather"), {"UNITS": "metric"})
+    assert (weather.command, weather.args[1:], dict(weather.env)) == (
+        "weather-mcp",
+        ("@acme/weather",),
+        {"UNITS": "metric"},
+    )
     assert (files.name, files.enabled, files.max_processes) == ("files", False, 10)
     capsys.readouterr()
     assert cli.main(["import", mcp_json, "--apply", "--json"]) == 0

@@ -17,7 +17,7 @@ _INNER, _HOMES, _STOCK = (
     "app/backends/inventory.py",
 )
 _CONFINEMENT = "app/jail/spawner/_confinement.py"
-_DISK, _DIRECTORIES = "app/processes/_disk.py", "app/processes/_home_directories.py"
+_DISK, _DIRECTORIES = "app/processes/_disk.py", "app/processes/directories.py"
 
 FAULTS_OF_NAMESPACES = (
     Fault("other processes are seen", _BUBBLEWRAP, '"--unshare-pid", ', "", BUBBLEWRAP),

@@ -12,6 +12,7 @@ from app.admin.importing._forms import containers, inputs, switched_off
 from app.admin.importing._projects import of_projects
 from app.admin.importing._server_json import from_registry, official
 from app.backends.checks.downloads import download_of
+from app.backends.packages.recognition import NotInstallable, recognised
 from app.errors import InvalidRequest
 from app.text import jsonc
 
@@ -43,8 +44,16 @@ def parse(text: str, *, is_toml: bool = False, supplied: Mapping[str, str] | Non
 
 
 def _with_download(entry: Entry) -> Entry:
+    """With what becomes of the package that its command names, or of what it would download."""
     args = entry.members.get("args")
-    found = download_of(entry.members.get("command"), args if isinstance(args, list) else ())
+    line = [str(each) for each in (entry.members.get("command") or "", *(args if isinstance(args, list) else ()))]
+    try:
+        request = recognised(line[0], line[1:])
+    except NotInstallable as error:
+        return entry.refused(str(error))
+    if request is not None:
+        return entry.noted(f"{request.wanted[0]} is installed once, from {request.registry}, when it is registered")
+    found = download_of(line[0], line[1:])
     return entry if found is None else entry.noted(found.words)
 
 

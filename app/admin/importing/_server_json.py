@@ -84,9 +84,9 @@ def _packaged(package: dict[str, Any], empty: Entry, _: dict[str, Any], values: 
         before += [word for name in env for word in ("-e", name)]
     else:
         if not package.get("version"):
-            notes = [*notes, "no version: each start of a process uses the newest one"]
+            notes = [*notes, "no version: the newest one of now is installed, and stays"]
         if package.get("registryBaseUrl"):
-            notes = [*notes, "downloaded from the package index that is configured here, not from the one it names"]
+            notes = [*notes, "from the registry that the node is configured to use, not from the one it names"]
     members = {"name": empty.name, "command": command, "args": [*before, *after], "env": env, "enabled": True}
     found = (*empty.problems, *problems, *values.problems())
     return replace(empty, members=members, problems=found, notes=(*notes, *values.notes))

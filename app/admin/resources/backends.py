@@ -1,7 +1,7 @@
 """…/backends and …/failures, of one tenant."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,6 +36,7 @@ from app.auth.sealing import SealBroken
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.proposals import member_of, patch_of
 from app.backends.checks.steps import Steps
+from app.backends.packages.recognition import names_package
 from app.backends.upstreams.certificates import expiring
 from app.backends.upstreams.upstream_secrets import destination_of, opened, sealed, secrets_of
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
@@ -45,7 +46,7 @@ from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant, is_name, 
 from app.domain.resources.backends import HIDDEN, SECRETS_OF_CONNECT
 from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
-from app.errors import BackendError, BackendNotFound, Forbidden, InvalidRequest
+from app.errors import BackendError, BackendNotFound, Conflict, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
 from app.protocol.openapi.document import UnfitDocument, is_url
@@ -217,6 +218,9 @@ async def change_backend(
     changed = await _patched(access, spec, patch, switch)
     if _is_of_the_network(patch):
         await _require_may_allow(access, spec.sandbox, changed.sandbox)
+    changed = await access.admin.packages.resolved(changed, spec)
+    if changed.package != spec.package:  # it may have taken a while
+        await access.require_still(Scope.PLATFORM_ADMIN)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -317,8 +321,26 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     spec = await _made(access, spec)
     spec = _granted(access, spec, None, is_given=True)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
+    spec = await _with_package(access, spec)
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
+
+
+async def _with_package(access: Access, spec: BackendSpec) -> BackendSpec:
+    """With what its command names installed, if that is a package; not for a name that is taken.
+
+    Raises:
+        Conflict, InvalidRequest, QuotaExceeded: it cannot be.
+        Unauthenticated, Forbidden: the request may not do that any more.
+    """
+    if not names_package(spec.command, spec.args):
+        return spec
+    with suppress(BackendNotFound):
+        await access.admin.backends.get(access.tenant, spec.name)
+        raise Conflict("the name is taken by a backend or a toolset")
+    spec = await access.admin.packages.resolved(spec)
+    await access.require_still(Scope.PLATFORM_ADMIN)
+    return spec
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:
@@ -360,8 +382,9 @@ def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
 
 def _scope_to_add(spec: BackendSpec, member: str, proposal: Mapping[str, Any], tenant: Tenant) -> Scope:
     """What adding this to a member of the backend needs."""
-    network, is_own = proposal.get("network"), spec.sandbox.network_kind in ("none", "allow")
-    if is_own and isinstance(network, Mapping) and not not_covered(network["allow"], tenant.network_allow):
+    network = proposal.get("network")
+    allow = network["allow"] if isinstance(network, Mapping) else ()
+    if allow and spec.sandbox.network_kind in ("none", "allow") and not not_covered(allow, tenant.network_allow):
         return Scope.TENANT_ADMIN
     return scope_to_change(spec, [member])
 

@@ -126,6 +126,20 @@ def _address(url: str | None) -> str | None:
     return None if url is None else hidden_in(url)
 
 
+class PackageAnswer(Answer):
+    """A package that is installed from a lock."""
+
+    registry: str = Field(description="`npm` or `pypi`.")
+    name: str
+    version: str = Field(description="It changes only by an act.")
+    program: str = Field(description="Which of its programs is started.")
+    lock: str = Field(description="The SHA-256 of the lock, with the versions and hashes of all that it needs.")
+    scripts: list[str] = Field(
+        description="Packages in it with scripts for their installation, which were not run: the program may miss what "
+        "they would have made."
+    )
+
+
 @shows(StoredBackend)
 class BackendAnswer(Answer):
     """A backend."""
@@ -145,6 +159,10 @@ class BackendAnswer(Answer):
     )
     connect: ConnectAnswer
     sandbox: SandboxAnswer
+    package: PackageAnswer | None = Field(
+        description="What `command` and `args` name, if that is a package of npm or PyPI: it is installed once, and "
+        "its program is started directly."
+    )
     openapi_made: str = Field(description="The hash of the tools that were made of `openapi`; empty without one.")
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int

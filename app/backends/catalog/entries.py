@@ -57,6 +57,8 @@ def definition_of(spec: BackendSpec) -> str:
     parts: tuple[object, ...] = (
         spec.command, hidden(spec.args), *secret, spec.cwd, asdict(spec.sandbox), spec.state,
     )  # fmt: skip
+    if spec.package is not None:
+        parts = (*parts, spec.package.lock)
     if spec.url is not None:
         parts = (hidden_in(spec.url), *secret, spec.transport, sorted(spec.headers.items()))
         parts += (asdict(spec.connect),) if spec.connect != Connect() else ()

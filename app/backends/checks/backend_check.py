@@ -98,7 +98,8 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     talk, failure = Talk(steps), None
     steps.expect("start", *QUESTIONS)
     process: BackendProcess | None = None
-    download = download_of(spec.command, spec.args) if spec.sandbox.mode != "off" else None
+    is_closed = spec.sandbox.mode != "off" and spec.package is None
+    download = download_of(spec.command, spec.args) if is_closed else None
     timeouts = spec.timeouts
     if download is not None and spec.sandbox.network == "none":
         timeouts = replace(timeouts, initialize_s=min(DOWNLOAD_S, timeouts.initialize_s))

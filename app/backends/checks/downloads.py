@@ -1,18 +1,19 @@
-"""Commands that download what they start. A process of the gateway begins with an empty home, usually without a
-network."""
+"""Commands that download what they start, but name no package that could be installed before. A process of the gateway
+begins with an empty home, usually without a network."""
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from app.backends.packages.recognition import RUNNERS, program_of
+
 _PIP = "pipx install {pip}` or `uv tool install {}"
 _NPM = "npm install --global {}"
 # The words that a command line begins with, and how to install the package that follows.
 _RUNNERS: dict[tuple[str, ...], str] = {
-    ("npx",): _NPM, ("npm", "exec"): _NPM, ("npm", "x"): _NPM, ("pnpm", "dlx"): _NPM, ("pnpx",): _NPM,
-    ("yarn", "dlx"): _NPM, ("bunx",): _NPM, ("bun", "x"): _NPM, ("uvx",): _PIP, ("uv", "tool", "run"): _PIP,
-    ("uv", "x"): _PIP, ("pipx", "run"): _PIP, ("docker", "run"): "", ("podman", "run"): "",
+    **{words: _NPM if registry == "npm" else _PIP for words, registry in RUNNERS.items()},
+    ("docker", "run"): "", ("podman", "run"): "",
     ("docker", "container", "run"): "", ("podman", "container", "run"): "",
 }  # fmt: skip
 _PASSES_ON = "mcp-remote"
@@ -99,7 +100,7 @@ def _without_prefix(line: list[str]) -> list[str]:
     at, is_env, is_split = 0, False, False
     while at < len(line):
         word = line[at]
-        name = _program(word)
+        name = program_of(word)
         if name == "env":
             is_env = True
         elif is_env and word in ("-S", "--split-string") and not is_split:
@@ -110,10 +111,6 @@ def _without_prefix(line: list[str]) -> list[str]:
             return [name, *line[at + 1 :]]
         at += 1
     return []
-
-
-def _program(word: str) -> str:
-    return word.replace("\\", "/").rpartition("/")[2].removesuffix(".cmd").removesuffix(".exe")
 
 
 def _of_shell(line: list[str]) -> Iterable[list[str]] | None:

@@ -75,7 +75,7 @@ def _of_machine(settings: Settings | SettingsError) -> list[Step]:
     readable = None if isinstance(settings, SettingsError) else settings
     return [
         ("spawner", machine.spawner),
-        ("programs", lambda: [machine.runtime(name) for name in ("node", "npx", "uvx", "git")]),
+        ("programs", machine.programs),
         ("layers of the sandbox", lambda: [_of_layer(layer) for layer in layers()]),
         ("what gets out of the sandbox", partial(sandbox, readable)),
     ]

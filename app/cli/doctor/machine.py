@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from app import __version__
+from app.backends.packages.registries import ToolMissing, uv_program
 from app.cli.doctor.findings import Check, State
 from app.jail.spawner.client import Command, SpawnerClient, SpawnFailed
 
@@ -76,8 +77,24 @@ async def _status_of_a_child() -> str:
         await spawner.aclose()
 
 
-def runtime(name: str) -> Check:
-    path = shutil.which(name)
+_NEEDED_BY = {
+    "node": "a backend that runs it, or a package of npm,",
+    "npm": "the installation of packages of npm (`npx NAME`)",
+    "uv": "the installation of packages of PyPI (`uvx NAME`)",
+    "git": "a backend that runs it",
+}
+
+
+def programs() -> list[Check]:
+    """What backends, and the installation of their packages, are run with."""
+    return [_program(name) for name in _NEEDED_BY]
+
+
+def _program(name: str) -> Check:
+    try:
+        path = uv_program() if name == "uv" else shutil.which(name)
+    except ToolMissing:
+        path = None
     if path:
         return Check(name, State.OK, path)
-    return Check(name, State.OPTIONAL, "is not on PATH", f"Only backends that run {name} need it.")
+    return Check(name, State.OPTIONAL, "is not on PATH", f"Only {_NEEDED_BY[name]} needs it.")

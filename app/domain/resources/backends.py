@@ -180,6 +180,22 @@ def leaves_the_proxy_its_port(sandbox: Sandbox) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Package:
+    """What a `command` such as `npx` or `uvx` stands for: installed once, from a lock, and started directly.
+
+    `lock`: the SHA-256 of the lock, which is stored beside the backends. It changes only by an act. `scripts`: the
+    first packages in it that have scripts for their installation, which were not run.
+    """
+
+    registry: Literal["npm", "pypi"]
+    name: str
+    version: str
+    program: str
+    lock: str
+    scripts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessLimits:
     """What a process and all it starts may use; None: no limit."""
 
@@ -326,8 +342,9 @@ class BackendSpec:
     Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
     tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
     identity of the principal whose home it gets (`homes_per_principal`); in a check `missed_log`, the descriptor of a
-    file for what the sandbox keeps from it; `sealed`, the secrets of its definition as they are stored, which change
-    only with them.
+    file for what the sandbox keeps from it; `installed`, the folder of its package, of which `command` and `args` are
+    then a program. `package`: what `command` and `args` name, if that is one. `sealed`, the secrets of its
+    definition as they are stored, which change only with them.
     """
 
     tenant: str = field(metadata=UNSENT)
@@ -426,6 +443,7 @@ class BackendSpec:
         "Whether a harmless edit of an approved definition counts as approved.",
     ] = "ask"
     toolset: Toolset | None = field(default=None, metadata=DERIVED)
+    package: Package | None = field(default=None, metadata=UNSENT)
     enabled: bool = True
     reason: Reason = ""
     off_by_platform: bool = field(default=False, metadata=UNSENT)
@@ -434,6 +452,7 @@ class BackendSpec:
     keeper: tuple[str, ...] | None = field(default=None, metadata=DERIVED)
     sandbox_exempt: bool = field(default=False, metadata=DERIVED)
     missed_log: int | None = field(default=None, metadata=DERIVED)
+    installed: str = field(default="", metadata=DERIVED)
     made: int = field(default=0, compare=False, metadata=DERIVED)
     openapi_made: Annotated[str, Meta(extra={"stored": 64})] = field(default="", metadata=UNSENT)
     api: bytes | None = field(default=None, compare=False, repr=False, metadata=DERIVED)

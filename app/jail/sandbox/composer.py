@@ -228,7 +228,7 @@ class Composer:
     async def _needs(self, spec: BackendSpec, path: str) -> Needs:
         sandbox = spec.sandbox
         cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None  # what is below the home is in view
-        wanted = Wanted((spec.command, *spec.args), path, cwd, sandbox.read, sandbox.write)
+        wanted = Wanted((spec.command, *spec.args), path, cwd, sandbox.read, sandbox.write, spec.installed)
         return await anyio.to_thread.run_sync(self._finder.find, wanted)
 
 

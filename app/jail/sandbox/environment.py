@@ -9,6 +9,7 @@ from pathlib import Path
 from app.domain import HOME_WORD, BackendSpec
 from app.domain.resources.backends import PROXY_PORT
 
+_PROGRAMS = {"npm": "node_modules/.bin", "pypi": "bin"}  # in the folder of a package
 NO_PROXY = "localhost,127.0.0.1,::1"
 
 # Of Debian and Alpine, of Fedora, of openSUSE.
@@ -31,10 +32,12 @@ def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
 
 def search_path(spec: BackendSpec) -> str:
     """The PATH: what it declares, else the gateway's own, after the directory in which a script's interpreter is beside
-    it. Reads the disk: for a thread."""
+    it, or the programs of its package. Reads the disk: for a thread."""
     if "PATH" in spec.env:
         return spec.env["PATH"]
     path = os.environ.get("PATH", os.defpath)
+    if spec.package is not None and spec.installed:
+        return f"{spec.installed}/{_PROGRAMS[spec.package.registry]}:{path}"
     program = os.path.join(spec.cwd or "", spec.command)
     beside = interpreter_beside(program) if "/" in spec.command and os.path.isabs(program) else None
     return path if beside is None else f"{beside}:{path}"

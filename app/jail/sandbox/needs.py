@@ -61,13 +61,15 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A command whose needs are asked for. `path`: the PATH; `cwd`: absolute; `read`, `write`: what is declared."""
+    """A command whose needs are asked for. `path`: the PATH; `cwd`: absolute; `read`, `write`: what is declared.
+    `installed`: the folder of its package, which it may see although it is among the gateway's data."""
 
     argv: tuple[str, ...]
     path: str
     cwd: str | None = None
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    installed: str = ""
 
 
 class NeedsFinder:
@@ -111,6 +113,7 @@ class _Search:
         self._read: set[str] = set()
         self._write: set[str] = set()
         self._named: tuple[str, ...] = ()  # what is declared
+        self._installed = (os.path.realpath(wanted.installed),) if wanted.installed else ()
         self._links: dict[str, str] = {}
         self._seen: set[str] = set()
 
@@ -123,6 +126,7 @@ class _Search:
         declared |= {self._declared(path, "read") for path in wanted.read}
         self._read |= declared - self._write
         self._named = tuple(declared)
+        self._read |= set(self._installed) - self._write
         program = self._resolve(wanted.argv[0])
         self._program(program)
         if wanted.cwd is not None and os.path.isdir(wanted.cwd):
@@ -149,7 +153,7 @@ class _Search:
         """
         real, links = _followed(path)
         self._links |= links
-        for each in self._forbidden:
+        for each in () if _is_within(real, self._installed) else self._forbidden:
             if _is_within(real, (each,)):
                 raise _refused(f"{what} {path!r} is in {each!r}, which no sandbox opens")
         if not _is_within(real, self._named):
@@ -255,7 +259,8 @@ class _Search:
                     for each in ("python3", "python"):
                         if os.path.exists(f"{home}/{each}"):
                             self._program(f"{home}/{each}", depth + 1)
-        for place in _editable(root):
+        # A path file of a package that was installed names what its author wishes.
+        for place in () if _is_within(root, self._installed) else _editable(root):
             self._infer(self._permitted(place, "a path file names"))
 
     def _modules(self, script: str) -> None:

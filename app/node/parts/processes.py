@@ -15,6 +15,7 @@ from app.backends.failures import FailureLog
 from app.backends.loop_use import LoopUse
 from app.backends.openapi.apis import Apis
 from app.backends.openapi.documents import Documents
+from app.backends.packages.packages import Packages
 from app.backends.pool import PoolOptions, ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
 from app.domain import Limits
@@ -28,6 +29,7 @@ from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
+from app.node.parts.packages import open_packages
 from app.node.parts.records import Records
 from app.node.parts.sandboxing import open_sandboxes
 from app.node.parts.upstreams import open_upstreams
@@ -51,11 +53,12 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions; `upstreams` has
-    the sessions with servers elsewhere. `catalog` knows what all of them offer, `knowledge` what administrators have
-    written for their users, `toolsets` who uses several of them. `budgets`: how many processes a tenant may start;
-    `memory` ends those that are too much. `shares`: of the event loop."""
+    the sessions with servers elsewhere. `packages` installs what commands name. `catalog` knows what all of them offer,
+    `knowledge` what administrators have written for their users, `toolsets` who uses several of them. `budgets`: how
+    many processes a tenant may start; `memory` ends those that are too much. `shares`: of the event loop."""
 
     sandboxes: Sandboxes
+    packages: Packages
     supervisor: Supervisor
     budgets: TenantBudgets
     memory: TenantMemory
@@ -75,6 +78,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
     sandboxes = await open_sandboxes(opening, budgets.memory_mb_of)
+    packages = await open_packages(opening, records, sandboxes, lambda: _folders_in_use(supervisor))
     options = SupervisorOptions(
         confiner=sandboxes,
         homes=await _open_homes(settings, records.backends),
@@ -82,6 +86,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         sched_batch=True,
         forking=ForkingOptions(settings.fork_templates, settings.fork_template_idle_s),
         shares=opening.shares,
+        install=packages.ready,
     )
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)
@@ -116,6 +121,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams, find=records.directory.find))
     return Processes(
         sandboxes,
+        packages,
         supervisor,
         budgets,
         memory,
@@ -129,6 +135,10 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         toolsets,
         opening.shares,
     )
+
+
+def _folders_in_use(supervisor: Supervisor) -> set[str]:
+    return {process.spec.installed for process in supervisor.processes if process.spec.installed}
 
 
 async def _limits_of(tenants: TenantRepository, tenant: str) -> Limits:

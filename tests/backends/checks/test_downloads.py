@@ -84,9 +84,13 @@ def test_an_import_says_what_is_missing_and_what_helps():
         "notes": {"command": "npx", "args": ["-y", "notes-mcp"]},
         "box": {"command": "docker", "args": ["run", "-i", "x"]},
         "far": {"url": "https://far.example/mcp"},
+        "shell": {"command": "bash", "args": ["-c", "npx -y notes-mcp"]},
+        "git": {"command": "npx", "args": ["github:acme/notes"]},
     }
-    notes, box, far = parse(json.dumps({"mcpServers": servers}))
+    notes, box, far, shell, git = parse(json.dumps({"mcpServers": servers}))
     assert notes.problems == ()
-    assert "`npm install --global notes-mcp`" in notes.notes[-1]
+    assert notes.notes[-1] == "notes-mcp is installed once, from npm, when it is registered"
     assert "no process of the gateway can" in box.notes[-1]
     assert far.notes == ()
+    assert "`npm install --global notes-mcp`" in shell.notes[-1]
+    assert "publish it to a registry" in git.problems[0]

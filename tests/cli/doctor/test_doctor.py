@@ -89,7 +89,7 @@ def test_a_fresh_machine_is_well_and_nothing_is_made(capsys, data_dir):
         "traces",
         "certificate",
     }
-    assert needed | {"spawner", "no_new_privs", "node", "npx", "uvx", "git"} | SANDBOX == set(checks)
+    assert needed | {"spawner", "no_new_privs", "node", "npm", "uv", "git"} | SANDBOX == set(checks)
     assert all(checks[name]["state"] == "ok" for name in needed - {"open files", "memory"})
     assert all(checks[name]["state"] != "missing" for name in SANDBOX)
 
@@ -100,8 +100,8 @@ def test_the_table_is_for_people(capsys, data_dir, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:2] == ["ok", "python"] for line in lines)
     assert lines[0].endswith(f"; trunkline {__version__}")
-    position = next(index for index, line in enumerate(lines) if line.split()[:2] == ["optional", "uvx"])
-    assert "uvx" in lines[position + 1]
+    position = next(index for index, line in enumerate(lines) if line.split()[:2] == ["optional", "npm"])
+    assert "npx" in lines[position + 1]
     assert lines[-1] == "everything that is needed is here"
 
 

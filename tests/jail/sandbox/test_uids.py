@@ -13,7 +13,7 @@ import pytest
 
 from app.jail.sandbox import uids
 from app.jail.sandbox.uids import FIRST, LAST, TABLE, give, uid_of
-from app.processes._home_directories import remove_tree
+from app.processes.directories import remove_tree
 
 ROOT = Path(__file__).resolve().parents[3]
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -1,0 +1,214 @@
+"""Which package a command line such as `npx -y NAME` or `uvx NAME` stands for. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Registry = Literal["npm", "pypi"]
+
+# The words that a command line begins with, and whose packages the rest names.
+RUNNERS: Mapping[tuple[str, ...], Registry] = {
+    ("npx",): "npm", ("npm", "exec"): "npm", ("npm", "x"): "npm", ("pnpm", "dlx"): "npm", ("pnpx",): "npm",
+    ("yarn", "dlx"): "npm", ("bunx",): "npm", ("bun", "x"): "npm",
+    ("uvx",): "pypi", ("uv", "tool", "run"): "pypi", ("uv", "x"): "pypi", ("pipx", "run"): "pypi",
+}  # fmt: skip
+_NAMES_IT = frozenset({"--from", "--spec"})
+_PACKAGES = frozenset({"--package", "-p"})  # of npm; of uv `-p` is a Python
+_MORE = frozenset({"--with"})
+_PYTHONS = frozenset({"--python", "-p"})
+# Options that change nothing here: a package is installed once, whatever a cache has, and nobody is asked.
+_IDLE = frozenset({
+    "-y", "--yes", "-q", "--quiet", "-s", "--silent", "-v", "--verbose", "--no-install", "--ignore-existing",
+    "--prefer-offline", "--prefer-online", "--offline", "--bun", "--isolated", "--no-cache", "-n", "--refresh", "-U",
+    "--upgrade", "--no-progress", "--native-tls", "--system-certs", "--no-config", "--managed-python", "--no-env-file",
+    "--no-managed-python", "--no-python-downloads", "--reinstall", "--compile-bytecode", "--no-build",
+})  # fmt: skip
+_IDLE_WITH_VALUE = frozenset({
+    "--loglevel", "--color", "--cache", "--cache-dir", "--link-mode", "--python-preference", "--refresh-package",
+})  # fmt: skip
+_OF_THE_NODE = frozenset({
+    "--registry", "--index", "--index-url", "-i", "--default-index", "--extra-index-url", "--find-links", "-f",
+    "--pip-args", "--index-strategy", "--userconfig", "--config-file",
+})  # fmt: skip
+_npm = re.compile(r"((?:@[A-Za-z0-9~_-][\w.~-]*/)?[A-Za-z0-9~_-][\w.~-]*)(?:@([\w.^~<>=*|+ -]{1,200}))?", re.ASCII)
+_pypi = re.compile(
+    r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)(\[[A-Za-z0-9][\w.,\s-]*\])?"
+    r"\s*(?:@\s*([\w.+!-]{1,100})|((?:(?:===?|~=|!=|<=?|>=?)\s*[\w.+!*-]+\s*,?\s*)+))?",
+    re.ASCII,
+)
+_python = re.compile(r"(?:cpython@?|python)?(3(?:\.\d{1,2})?)(?:\.\d{1,3})?", re.ASCII)
+_program_name = re.compile(r"[A-Za-z0-9_][\w.+-]{0,200}", re.ASCII)
+MAX_MORE = 32  # further packages of one command
+
+
+class NotInstallable(ValueError):
+    """The command names a package, but not one that can be installed. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRequest:
+    """What a command line asks for. `name` is that of its package and `wanted` what is to be installed, as npm and uv
+    read it, the package first. `program`: which of its programs; empty: the one that is called as it, or its only one.
+    `args`: of that program. `python`: of which version, if that is said."""
+
+    registry: Registry
+    name: str
+    wanted: tuple[str, ...]
+    program: str = ""
+    args: tuple[str, ...] = ()
+    python: str = ""
+
+    def is_same_package(self, other: "PackageRequest | None") -> bool:
+        """Whether the same lock serves both."""
+        return other is not None and replace(self, args=()) == replace(other, args=())
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A command line as far as it has been read."""
+
+    runner: str
+    registry: Registry
+    named: list[str]
+    more: list[str]
+    python: str = ""
+
+
+def program_of(word: str) -> str:
+    """The name of a program, whatever its path, also of Windows."""
+    name = word.replace("\\", "/").rpartition("/")[2]
+    return re.sub(r"\.(cmd|exe|ps1)$", "", name, flags=re.IGNORECASE)
+
+
+def runner_of(line: Sequence[str]) -> tuple[str, ...] | None:
+    """The words at the beginning of a command line that say what installs its package."""
+    return next((words for words in RUNNERS if tuple(line[: len(words)]) == words), None)
+
+
+def recognised(command: str, args: Sequence[str]) -> PackageRequest | None:
+    """None: the command names no package, but what is there already.
+
+    Raises:
+        NotInstallable: it names one which cannot be installed.
+    """
+    line = _line(command, args)
+    words = runner_of(line)
+    return None if words is None else _read(words, line[len(words) :])
+
+
+def names_package(command: str, args: Sequence[str]) -> bool:
+    """Whether the command line begins as one that names a package."""
+    return runner_of(_line(command, args)) is not None
+
+
+def _line(command: str, args: Sequence[str]) -> list[str]:
+    """From the runner on."""
+    line = [program_of(command), *args]
+    if line[0].lower() == "cmd" and len(line) > 2 and line[1].lower() == "/c":  # as in configurations of Windows
+        line = line[2:] if len(line) > 3 else line[2].split()
+        line[:1] = [program_of(line[0])] if line else []
+    return line
+
+
+def _read(words: tuple[str, ...], rest: Sequence[str]) -> PackageRequest:
+    reading = _Reading(" ".join(words), RUNNERS[words], [], [])
+    waiting = list(rest)
+    while waiting:
+        option = waiting.pop(0)
+        if option == "--":
+            break
+        if not option.startswith("-"):
+            waiting.insert(0, option)
+            break
+        _take_option(reading, option, waiting)
+    if not waiting:
+        raise NotInstallable(f"`{reading.runner}` names no package: write its name behind the options")
+    first, args = waiting[0], waiting[1:]
+    if reading.runner.startswith("npm ") and args[:1] == ["--"]:
+        args = args[1:]
+    if reading.named:
+        return _request(reading, reading.named, first, args)
+    return _request(reading, [first], "", args)
+
+
+def _take_option(reading: _Reading, option: str, waiting: list[str]) -> None:
+    name, has_value, value = option.partition("=")
+
+    def needed() -> str:
+        if has_value:
+            return value
+        if not waiting:
+            raise NotInstallable(f"`{reading.runner} {name}` needs a value")
+        return waiting.pop(0)
+
+    is_npm = reading.registry == "npm"
+    if name in _NAMES_IT and not is_npm:
+        reading.named[:0] = [needed()]
+    elif name in _PACKAGES and is_npm:
+        reading.named.append(needed())
+    elif name in _MORE and not is_npm:
+        reading.more += [each for each in needed().split(",") if each.strip()]
+    elif name in _PYTHONS and not is_npm:
+        reading.python = _version_of_python(reading, needed())
+    elif name in _IDLE_WITH_VALUE:
+        needed()
+    elif name not in _IDLE:
+        raise _not_understood(reading, name)
+
+
+def _not_understood(reading: _Reading, name: str) -> NotInstallable:
+    if name in _OF_THE_NODE:
+        return NotInstallable(
+            f"`{reading.runner} {name}`: packages come from where this gateway's node gets them "
+            "(NPM_REGISTRY and PYPI_INDEX of its settings, or npm's and uv's own configuration there): leave it out"
+        )
+    return NotInstallable(
+        f"`{reading.runner} {name}` is an option that no installed package can have: leave it out, or install the "
+        "package yourself and name its program as `command`"
+    )
+
+
+def _version_of_python(reading: _Reading, text: str) -> str:
+    if (found := _python.fullmatch(text)) is None:
+        words = f"`{reading.runner} --python {text[:100]}`: name a version, such as 3.12, that the nodes have"
+        raise NotInstallable(words)
+    return found[1]
+
+
+def _request(reading: _Reading, named: Sequence[str], program: str, args: Sequence[str]) -> PackageRequest:
+    if program and _program_name.fullmatch(program) is None:
+        raise NotInstallable(f"{program[:100]!a} is not the name of a program of a package")
+    if len(named) + len(reading.more) > MAX_MORE:
+        raise NotInstallable(f"`{reading.runner}` names more than {MAX_MORE} packages")
+    parse = _of_npm if reading.registry == "npm" else _of_pypi
+    wanted = [parse(reading, each.strip()) for each in (*named, *reading.more)]
+    texts = tuple(each for _, each in wanted)
+    return PackageRequest(reading.registry, wanted[0][0], texts, program, tuple(args), reading.python)
+
+
+def _of_npm(reading: _Reading, text: str) -> tuple[str, str]:
+    found = _npm.fullmatch(text)
+    if found is None or text.startswith((".", "~")):
+        raise _elsewhere(reading, text)
+    return found[1], text
+
+
+def _of_pypi(reading: _Reading, text: str) -> tuple[str, str]:
+    found = _pypi.fullmatch(text)
+    if found is None:
+        raise _elsewhere(reading, text)
+    name, extras, version, specifiers = found.groups()
+    if version is not None:  # which only uv and pipx know
+        specifiers = "" if version == "latest" else f"=={version}"
+    return name, f"{name}{extras or ''}{(specifiers or '').strip()}"
+
+
+def _elsewhere(reading: _Reading, text: str) -> NotInstallable:
+    shown = ascii(text[:100])[1:-1]
+    place = "PyPI" if reading.registry == "pypi" else "npm"
+    return NotInstallable(
+        f"`{reading.runner} {shown}`: that is no package of {place} with a version, but a place or a repository, whose "
+        "content could change at any time: publish it to a registry that the node uses, or install it yourself and "
+        "name its program as `command`"
+    )

@@ -1,0 +1,32 @@
+"""Packages of npm and PyPI: where they are installed on this node, and from what."""
+
+import logging
+from collections.abc import Callable
+
+import anyio.to_thread
+
+from app.backends.packages.packages import Packages, RegistrySettings
+from app.backends.packages.store import Store
+from app.backends.packages.workshop import Workshop
+from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.sandboxes import Sandboxes
+from app.node.parts.opening import Opening
+from app.node.parts.records import Records
+from app.storage.packages import PackageRepository
+
+log = logging.getLogger(__name__)
+
+
+async def open_packages(
+    opening: Opening, records: Records, sandboxes: Sandboxes, in_use: Callable[[], set[str]]
+) -> Packages:
+    """Removes what a node that died has left half installed."""
+    settings = opening.settings
+    store = Store(settings.packages)
+    opening.stack.callback(store.close)
+    if left := await anyio.to_thread.run_sync(store.clean):
+        log.info("removed %d packages that were half installed", left)
+    finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
+    workshop = Workshop(sandboxes, finder, opening.metrics)
+    registries = RegistrySettings(settings.npm_registry, settings.pypi_index)
+    return Packages(store, workshop, PackageRepository(records.database), registries, in_use)

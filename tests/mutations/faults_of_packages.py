@@ -1,0 +1,36 @@
+"""Faults of packages: what a hostile one, or a registry, could do with them."""
+
+from tests.mutations.fault import Fault
+
+PACKAGES, LOCK = ("tests/backends/packages/test_packages.py",), ("tests/backends/packages/test_lock.py",)
+REGISTRIES = ("tests/backends/packages/test_registries.py",)
+_PYPI, _LOCK = "app/backends/packages/_pypi.py", "app/backends/packages/_lock.py"
+_REGISTRIES, _STORE = "app/backends/packages/registries.py", "app/backends/packages/store.py"
+
+FAULTS_OF_PACKAGES = (
+    Fault("source distributions are built", _PYPI, '_ONLY_BUILT = ("--only-binary", ":all:")', "_ONLY_BUILT = ()", PACKAGES),
+    Fault(
+        "a wheel brings the environment that it runs in",
+        "app/backends/packages/packages.py",
+        "links = await anyio.to_thread.run_sync(tool.furnish, lock, building)",
+        "links = {}",
+        PACKAGES,
+    ),
+    Fault(
+        "path files of a package open directories",
+        "app/jail/sandbox/needs.py",
+        "for place in () if _is_within(root, self._installed) else _editable(root):",
+        "for place in _editable(root):",
+        PACKAGES,
+    ),
+    Fault(
+        "another lock is taken for the one that is named",
+        _LOCK,
+        "if hashlib.sha256(text.encode()).hexdigest() != expected:",
+        "if not text:",
+        LOCK,
+    ),
+    Fault("a package of npm needs no hash", _LOCK, 'if not each.get("inBundle") and', "if False and", LOCK),
+    Fault("any host is a registry", _REGISTRIES, "if len(self._others | {host}) > MAX_OTHER_HOSTS:", "if False:", REGISTRIES),
+    Fault("what is half installed stays", _STORE, "if name.startswith(_BUILDING) and", "if False and", PACKAGES),
+)  # fmt: skip
