@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -27,7 +27,8 @@ from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.processes.connection import BackendListener
-from app.processes.endings import Exit, Killed, exit_of, needed_memory, reached
+from app.processes.denials import SAID_BYTES, Denial, Denials
+from app.processes.endings import Exit, Killed, at_limit, exit_of, needed_memory, reached
 from app.processes.freezer import Freezable, Freezer, Told
 from app.processes.measuring import Target, Use, look
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
@@ -66,8 +67,10 @@ def check_transition(old: ProcessState, new: ProcessState) -> None:
 logger = logging.getLogger(__name__)
 
 _MUTE_GRACE_S = 1.0  # from a closed pipe to the exit, which normally follows at once
+_AT_LIMIT = ", at the limit of "
 _TIERS_WITH_OWN_DISK = ("namespaces", "assisted")
 _STDERR_LINES = 20  # how many go into an Exit
+_DENIED_EVERY_S = 1.0  # of the calls that fail one in so long is looked at
 _FRESH_S = 1.0  # a process that is leased later was warm: its first output says nothing about its start
 
 
@@ -110,6 +113,8 @@ class BackendProcess:
         self.phases: Mapping[str, float] = {}
         self.is_limited_by_kernel = False  # in its memory, by a control group
         self.stderr = StderrRing(partial(secrets_of, spec))
+        self.denials = Denials(self.stderr.printable)
+        self._denied_at = -_DENIED_EVERY_S
         self.use = Use()
         self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
         self._measured_at = time.monotonic()
@@ -166,7 +171,7 @@ class BackendProcess:
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
-        confined.started(self.id)
+        confined.started(self.id, partial(self.denials.note, "address"))
         if self.is_stopping():
             self.kill()  # stop was called before the process had an id
         else:
@@ -343,6 +348,7 @@ class BackendProcess:
         if now > self._measured_at:
             self.cpu_percent = 100 * (cpu_s - self.cpu_s) / (now - self._measured_at)
         self.use, self._measured_at = use._replace(cpu_s=cpu_s), now
+        self._count_denials(use.refused_forks, use.oom_kills)
         most = self._most_bytes
         if most is not None and use.resident_bytes > most and not self.is_limited_by_kernel:
             self.kill(needed_memory(self.spec), limit="memory")
@@ -385,6 +391,7 @@ class BackendProcess:
         self._stderr.drain()
         self.exit = self._describe(end)
         self.use = self.use.at_the_end(end.usage)
+        self._count_denials(self.use.refused_forks, self.use.oom_kills)
         self._close_pipes()
         self._become(ProcessState.GONE)
         self._gone.set()
@@ -399,6 +406,26 @@ class BackendProcess:
         was_stopped = self.state is ProcessState.STOPPING and not self._was_mute
         lines, has_own_disk = self.stderr.last_lines(_STDERR_LINES), self._has_own_disk
         return exit_of(end, self.spec, lines, self._killed, was_stopped=was_stopped, has_own_disk=has_own_disk)
+
+    def denied(self, said: bytes, now: float) -> Sequence[Denial]:
+        """What was denied since it was asked for last, as a call of it has failed with these words. At most once a
+        second: two files of the kernel and the end of stderr are read."""
+        if now - self._denied_at < _DENIED_EVERY_S:
+            return ()
+        self._denied_at = now
+        if self._group is not None and self.exit is None:
+            self._count_denials(*self._group.denials())
+        self.denials.said(said + b"\n" + self.stderr.take_fresh(SAID_BYTES), has_network=self._has_network)
+        return self.denials.take_last()
+
+    def _count_denials(self, refused_forks: int, oom_kills: int) -> None:
+        for limit, count in (("pids", refused_forks), ("memory", oom_kills)):
+            if count:
+                self.denials.counted(limit, at_limit(limit, self.spec).removeprefix(_AT_LIMIT), count)
+
+    @property
+    def _has_network(self) -> bool:
+        return self.spec.sandbox.network == "host" or self.origin.tier in ("none", "base")
 
     def limit_reached(self, *, is_late: bool = False) -> str:
         """At which limit it seems to be, by the last measurement; empty if at none."""

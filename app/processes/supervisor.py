@@ -24,6 +24,7 @@ from app.processes._disk import DiskWatch
 from app.processes._meter import Meter
 from app.processes._start_failures import full, homeless, not_started, unprotected
 from app.processes._stopping import names_of, stop
+from app.processes.denials import said_of
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import EXEC, NoFork, Start, fork_deadline
 from app.processes.freezer import Freezer
@@ -276,7 +277,8 @@ class Supervisor:
             logger.warning(
                 "Backend process ended: %s",
                 process.exit.description,
-                extra=names_of(process) | {"reason": reason, "stderr": process.exit.stderr},
+                extra=names_of(process)
+                | {"reason": reason, "stderr": process.exit.stderr, "denied": said_of(process.denials.last)},
             )
         try:
             on_gone(process)

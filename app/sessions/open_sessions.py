@@ -2,17 +2,20 @@
 them. Only the registry adds and removes."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
+from app.processes.denials import SAID_BYTES, said_of
 from app.processes.endings import RAISING, at_limit
 from app.processes.process import BackendProcess
-from app.protocol.commands import Failed
+from app.protocol.commands import Answer, Failed
 from app.protocol.jsonrpc import string_of
-from app.sessions.call_observers import printable
+from app.sessions.call_observers import Observed, printable
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.session import Session, SessionState
+from app.telemetry.metrics import method_label
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +135,34 @@ def note_timeout(
     )
 
 
-def _affected(session: Session) -> Affected:
+def note_failed(
+    failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Observed, answer: Answer
+) -> None:
+    """Notes in the failure log and in the log what was denied to a process whose call has failed."""
+    named, call = session.connection.process, answer.call
+    process = None if named is None else find(named)
+    if process is None:
+        return
+    said = bytes(memoryview(answer.response.value)[:SAID_BYTES])
+    denials = process.denied(said, time.monotonic())
+    if not denials:
+        return
+    tool = string_of(call.target) if call.method == "tools/call" else None
+    tool = tool and printable(tool)
+    failures.denied(process, denials, method=call.method, tool=tool, affected=_affected(session))
+    log.warning(
+        "A call failed, and something was denied to its backend",
+        extra={
+            "method": method_label(call.method),
+            "tool": tool,
+            "backend": process.spec.name,
+            "backend_tenant": process.spec.tenant,
+            "backend_process": process.id,
+            "denied": said_of(denials),
+        },
+    )
+
+
+def _affected(session: Observed) -> Affected:
     principal = session.principal
     return Affected(public_id(session.id), principal.tenant, principal.issuer, principal.subject)
