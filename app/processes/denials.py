@@ -107,16 +107,19 @@ def denied_by(text: bytes) -> Iterator[tuple[Kind, bytes]]:
         kind = _kind(match)
         before = _line(text[max(0, match.start() - _NEAR) : match.start()], -1)
         behind = _line(text[match.end() : match.end() + _NEAR], 0)
-        pattern = _address if kind == "address" else _path
-        found = pattern.search(behind) or next(reversed([*pattern.finditer(before)]), None)
-        if kind == "file" and found is None and (address := _address.search(behind)) and address[2]:
-            yield "address", _named(address)  # Landlock's answer to connect()
+        found = _nearest(_address if kind == "address" else _path, before, behind)
+        if kind == "file" and found is None and (address := _nearest(_address, before, behind)) and address[2]:
+            yield "address", _named(address)  # connect() and socket() in tier 1
         else:
             yield kind, match[0] if found is None else _named(found)
 
 
 def _kind(match: re.Match[bytes]) -> Kind:
     return next(kind for kind in KINDS if match.groupdict().get(kind) is not None)
+
+
+def _nearest(pattern: re.Pattern[bytes], before: bytes, behind: bytes) -> re.Match[bytes] | None:
+    return pattern.search(behind) or next(reversed([*pattern.finditer(before)]), None)
 
 
 def _line(text: bytes, which: int) -> bytes:

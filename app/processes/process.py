@@ -27,7 +27,7 @@ from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.processes.connection import BackendListener
-from app.processes.denials import SAID_BYTES, Denial, Denials
+from app.processes.denials import SAID_BYTES, Denial, Denials, Kind
 from app.processes.endings import Exit, Killed, at_limit, exit_of, needed_memory, reached
 from app.processes.freezer import Freezable, Freezer, Told
 from app.processes.measuring import Target, Use, look
@@ -419,7 +419,8 @@ class BackendProcess:
         return self.denials.take_last()
 
     def _count_denials(self, refused_forks: int, oom_kills: int) -> None:
-        for limit, count in (("pids", refused_forks), ("memory", oom_kills)):
+        counts: tuple[tuple[Kind, int], ...] = (("pids", refused_forks), ("memory", oom_kills))
+        for limit, count in counts:
             if count:
                 self.denials.counted(limit, at_limit(limit, self.spec).removeprefix(_AT_LIMIT), count)
 

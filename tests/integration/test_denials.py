@@ -130,8 +130,8 @@ async def test_an_address_without_a_network_is_what_the_tool_says(tiered: Gatewa
 async def test_what_the_proxy_of_web_refuses_is_counted_whatever_the_tool_says(gateway: Gateway) -> None:
     endpoint = gateway.endpoint(TRIES, sandbox={"network": "web"})
     async with wire(endpoint) as session:
-        _, seen = await denied(endpoint, session, "fetch", url="http://127.0.0.1:9/")
-    assert seen == [("address", "127.0.0.1:9")]
+        _, seen = await denied(endpoint, session, "fetch", url="http://10.1.2.3/")
+    assert seen == [("address", "10.1.2.3:80")]
 
 
 async def test_what_only_stderr_says_is_seen_with_the_call_that_failed(gateway: Gateway) -> None:

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.processes.denials import KEPT, MAX_WHAT, SAID_BYTES, Denials, denied_by
+from app.processes.denials import KEPT, KINDS, MAX_WHAT, SAID_BYTES, Denials, denied_by
+from app.telemetry.metrics import DENIALS
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -30,6 +31,7 @@ def whats(denials: Denials) -> list[tuple[str, str]]:
         (rb"see /etc/help\nPermission denied: 'x'", "file", b"Permission denied"),
         (rb"connect ECONNREFUSED 127.0.0.1:5432", "address", b"127.0.0.1:5432"),
         (rb"connect EACCES 10.0.0.7:5432", "address", b"10.0.0.7:5432"),
+        (rb"connect to 127.0.0.1:9: [Errno 13] Permission denied", "address", b"127.0.0.1:9"),
         (rb'connection to server at "127.0.0.1", port 5432 failed: Connection refused', "address", b"127.0.0.1:5432"),
         (rb"getaddrinfo EAI_AGAIN api.example.com", "address", b"api.example.com"),
         (rb"dial tcp [2001:db8::1]:443: connect: network is unreachable", "address", b"[2001:db8::1]:443"),
@@ -39,6 +41,10 @@ def whats(denials: Denials) -> list[tuple[str, str]]:
 )
 def test_what_programs_say_names_what_they_were_denied(words, kind, what):
     assert next(denied_by(words)) == (kind, what)
+
+
+def test_the_metric_knows_every_kind():
+    assert KINDS == DENIALS
 
 
 def test_other_words_are_no_denial():

@@ -10,9 +10,10 @@ import socket
 import sys
 import threading
 import urllib.request
+from collections.abc import Callable
+from typing import Any
 
 stay = threading.Event()
-hoarded: list[bytes] = []
 
 
 def write(path: str) -> str:
@@ -42,8 +43,7 @@ def threads(count: int) -> str:
 
 def fill(path: str, mib: int) -> str:
     with open(path, "wb") as file:
-        for _ in range(mib):
-            file.write(b"x" * (1 << 20))
+        file.writelines(b"x" * (1 << 20) for _ in range(mib))
     return "filled"
 
 
@@ -51,7 +51,8 @@ def hoard(mib: int) -> str:
     """In a child, which is killed alone where the kernel kills no whole group."""
     child = os.fork()
     if child == 0:
-        hoarded.extend(os.urandom(1 << 20) for _ in range(mib))
+        hoarded = [os.urandom(1 << 20) for _ in range(mib)]
+        assert hoarded
         os._exit(0)
     if os.waitpid(child, 0)[1]:
         raise MemoryError("the child was killed")
@@ -69,14 +70,16 @@ def works() -> str:
     return "works"
 
 
-TOOLS = {each.__name__: each for each in (write, connect, fetch, threads, fill, hoard, say, works)}
+TOOLS: dict[str, Callable[..., str]] = {
+    each.__name__: each for each in (write, connect, fetch, threads, fill, hoard, say, works)
+}
 
 
-def called(params: dict[str, object]) -> dict[str, object]:
+def called(params: dict[str, Any]) -> dict[str, object]:
     try:
-        text = TOOLS[str(params["name"])](**params["arguments"])  # type: ignore[operator]
+        text = TOOLS[params["name"]](**params["arguments"])
         return {"content": [{"type": "text", "text": text}]}
-    except Exception as error:
+    except (OSError, RuntimeError, ValueError, MemoryError) as error:
         return {"content": [{"type": "text", "text": str(error)}], "isError": True}
 
 
