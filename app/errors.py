@@ -192,8 +192,8 @@ class CredentialExpired(Unauthenticated):
 class Forbidden(ClientError, reason="insufficient_scope"):
     """The credential is valid but its scopes do not allow this."""
 
-    def __init__(self, scopes: Sequence[str], *, held: Iterable[str] | None = None) -> None:
-        super().__init__("this needs the scope " + " or ".join(scopes))
+    def __init__(self, scopes: Sequence[str], *, held: Iterable[str] | None = None, why: str = "") -> None:
+        super().__init__(f"this needs the scope {' or '.join(scopes)}{why}")
         self.scopes = tuple(scopes)
         if held is not None:
             self.facts = {"failure": self.reason, "rule": "scopes", "expected": list(scopes), "actual": sorted(held)}

@@ -1,10 +1,11 @@
 """How fast the egress proxy is: the same download by curl, direct and from a network namespace through the proxy.
 
-    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls] [--gbit 10]
+    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls] [--gbit 10] [--allow]
 
 Direct and proxied runs alternate, and the medians are compared. Reported beside them: how late the event loop of the
 node was meanwhile, and the CPU time that the proxy used. `--gbit` has the server send no faster than a network of that
-speed would: the loopback interface alone is faster than that. Needs curl and network namespaces.
+speed would: the loopback interface alone is faster than that. `--allow`: not by the proxy, but as what a backend's
+`network.allow` names; with `--bytes 1` the times are those of a connection and the first byte. Needs curl and network namespaces.
 """
 
 import argparse
@@ -26,14 +27,16 @@ from collections.abc import AsyncIterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from app.jail.egress.allowed import Allowed
 from app.jail.egress.egress import Egress, EgressOptions
 from app.jail.spawner.client import Command, End, SpawnerClient
-from app.jail.spawner.wire import Confinement
+from app.jail.spawner.wire import Confinement, Forwarded
 from app.telemetry.metrics import Metrics
 
 CHUNK = bytes(1 << 20)
@@ -41,8 +44,8 @@ SO_MAX_PACING_RATE = 47  # bytes per second; the module `socket` does not know i
 
 
 class AnyPort:
-    async def permit(self, outgoing: Any) -> None:
-        pass
+    async def permit(self, outgoing: Any) -> tuple[()]:
+        return ()
 
 
 def serve(listener: socket.socket, size: int, certificate: str | None, gbit: float | None) -> None:
@@ -102,10 +105,10 @@ class Lateness:
         return 1000 * statistics.quantiles(self.late, n=100)[98]
 
 
-async def curl(spawner: SpawnerClient, url: str, egress: Egress | None) -> float:
+async def curl(spawner: SpawnerClient, url: str, egress: Egress | None, allowed: Allowed | None) -> float:
     """Seconds of one download, as curl counts them."""
     argv = ["curl", "-sk", "-o", "/dev/null", "-w", "%{time_total} %{size_download}", url]
-    if egress is not None:
+    if egress is not None and allowed is None:
         argv[1:1] = ["--proxytunnel"]
     out_read, out_write = os.pipe()
     null = os.open("/dev/null", os.O_RDWR)
@@ -115,9 +118,13 @@ async def curl(spawner: SpawnerClient, url: str, egress: Egress | None) -> float
     confinement = Confinement()
     line = None
     if egress is not None:
-        line = egress.open("bench", "curl")
+        line = egress.open("bench", "curl", allowed=allowed, has_proxy=allowed is None)
         env |= {**line.environment, "no_proxy": "", "NO_PROXY": ""}
-        confinement = Confinement(own_network=True, proxy_port=line.port)
+        if allowed is None:
+            confinement = Confinement(own_network=True, proxy_port=line.port)
+        else:
+            forwarded = Forwarded(networks=allowed.networks, ports=allowed.ports)
+            confinement = Confinement(own_network=True, forwarded=forwarded)
         descriptors.append(line.take_channel())
     await spawner.spawn(Command(argv, env, confinement=confinement), descriptors, ended.set_result)
     end = await ended
@@ -137,13 +144,14 @@ async def measure(options: argparse.Namespace, url: str) -> dict[str, Any]:
     proxied: list[float] = []
     cpu_s: list[float] = []
     late, late_direct = Lateness(), Lateness()
+    allowed = Allowed([urlsplit(url).netloc]) if options.allow else None
     async with Egress(Metrics("bench"), chosen) as egress:
         for _ in range(options.rounds):
             async with late_direct.watched():
-                direct.append(await curl(spawner, url, None))
+                direct.append(await curl(spawner, url, None, None))
             before = resource.getrusage(resource.RUSAGE_SELF)
             async with late.watched():
-                proxied.append(await curl(spawner, url, egress))
+                proxied.append(await curl(spawner, url, egress, allowed))
             after = resource.getrusage(resource.RUSAGE_SELF)
             cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     await spawner.aclose()
@@ -151,6 +159,8 @@ async def measure(options: argparse.Namespace, url: str) -> dict[str, Any]:
     return {
         "direct_mb_s": round(mega / statistics.median(direct)),
         "proxied_mb_s": round(mega / statistics.median(proxied)),
+        "direct_ms": round(1000 * statistics.median(direct), 2),
+        "proxied_ms": round(1000 * statistics.median(proxied), 2),
         "ratio": round(statistics.median(direct) / statistics.median(proxied), 2),
         "ratio_best": round(min(direct) / min(proxied), 2),
         "proxy_cpu_s": round(statistics.median(cpu_s), 2),
@@ -164,6 +174,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--allow", action="store_true")
     parser.add_argument("--gbit", type=float, help="of the network between server and client")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as listener:

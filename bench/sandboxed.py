@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from app.domain import BackendSpec, Network, Sandbox
+from app.domain import BackendSpec, Sandbox
+from app.domain.resources.backends import NetworkMode
 from app.jail.egress.egress import Egress
 from app.jail.sandbox.cgroup_roots import open_roots
 from app.jail.sandbox.composer import Composer, Confined, Place
@@ -41,7 +42,7 @@ class Kind(NamedTuple):
     """Of a sandbox."""
 
     tier: Tier
-    network: Network
+    network: NetworkMode
 
 
 BARE = Kind(Tier.NONE, "host")
@@ -115,7 +116,7 @@ async def measure(
 async def run(options: argparse.Namespace) -> None:
     starts: dict[Kind, list[float]] = {}
     calls: dict[Kind, list[float]] = {}
-    networks: tuple[Network, ...] = ("none", "web")
+    networks: tuple[NetworkMode, ...] = ("none", "web")
     spawner, roots = SpawnerClient(), open_roots()
     await spawner.start()
     try:

@@ -6,7 +6,10 @@ from tempfile import TemporaryDirectory
 
 from sqlalchemy import make_url
 
+from app.auth.sealing import Sealer
 from app.storage.migrate import upgrade
+
+SEALER = Sealer(b"s" * 32)
 
 
 @cache

@@ -20,12 +20,13 @@ def changes_of(old: BaseModel | None, new: BaseModel | None) -> tuple[Change, ..
 
 
 def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tuple[Change, ...]:
-    """With the names of variables and headers that have another value now, but not their values."""
+    """With the names of variables, headers and members that have another secret now, but without the secrets."""
     before, after = ({} if spec is None else _members(BackendAnswer.of(spec)) for spec in (old, new))
     if old is None or new is None:
         return between(before, after)
     secret = (("env", old.env, new.env), ("headers", old.headers, new.headers))
     other = [f"{kind}.{name}" for kind, was, now in secret for name in was if was[name] != now.get(name)]
+    other += [name for name, was, now in (("args", old.args, new.args), ("url", old.url, new.url)) if was != now]
     return between(before, after, other)
 
 

@@ -126,7 +126,7 @@ def act_of_user(tenant: str, action: str, target: str, detail: str = "", *, chan
 async def backend_names(database: Database, tenant: str) -> list[str]:
     """The names of the tenant's backends."""
     await TenantRepository(database).get(tenant)
-    return [spec.name for spec in await BackendRepository(database).list(tenant, limit=MOST_BACKENDS)]
+    return [spec.name for spec in await BackendRepository(database, None).list(tenant, limit=MOST_BACKENDS)]
 
 
 def known_to_clients(options: argparse.Namespace) -> tuple[str, Sequence[str] | None]:

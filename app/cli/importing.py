@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 
-from app.admin.importing import is_done, parse, report, report_json, settle
+from app.admin.importing import is_done, looks_like_toml, parse, report, report_json, settle
 from app.admin.schemas.backends import BackendBody
 from app.admin.schemas.imports import body_of, validated
 from app.cli.files.text import read_text
@@ -25,7 +25,8 @@ def import_over_rest(options: argparse.Namespace) -> int:
 
 def import_servers(options: argparse.Namespace, names: Names, create: Create) -> int:
     """Reports the servers in the file; with --apply registers them as backends."""
-    text, is_toml = read_text(options.file, MAX_IMPORT_BYTES), options.file.endswith(".toml")
+    text = read_text(options.file, MAX_IMPORT_BYTES)
+    is_toml = options.file.endswith(".toml") or (options.file == "-" and looks_like_toml(text))
     entries = [validated(entry) for entry in parse(text, is_toml=is_toml, supplied=dict(options.env))]
     entries = settle(entries, names(options))
     if options.apply:

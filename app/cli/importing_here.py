@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from app.admin.audit_changes import changes_of_backend
 from app.admin.schemas.backends import BackendBody
-from app.cli.database import act_of_user, backend_names, database_here, find_database
+from app.auth.sealing import Sealer
+from app.cli.database import act_of_user, backend_names, database_here, find_database, secret_key_of
 from app.cli.importing import import_servers
 from app.errors import GatewayError
 from app.storage.backends import BackendRepository
@@ -25,8 +26,11 @@ def _names(options: argparse.Namespace) -> list[str]:
 
 
 def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], progress: Progress) -> dict[str, str]:
+    here = database_here(options, say=False)
+    sealer = Sealer(secret_key_of(here))
+
     async def create(database: Database) -> dict[str, str]:
-        repository, failed = BackendRepository(database), dict[str, str]()
+        repository, failed = BackendRepository(database, sealer), dict[str, str]()
         for number, (name, body) in enumerate(bodies.items(), 1):
             progress.begin(f"registering {number} of {len(bodies)}: {name}")
             if body.url is not None:  # which addresses are allowed, and what seals its headers, a gateway knows
@@ -41,4 +45,4 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
                 failed[name] = str(error)
         return failed
 
-    return database_here(options, say=False).run(create)
+    return here.run(create)

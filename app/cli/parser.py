@@ -101,8 +101,9 @@ Where the client can, it reads the key from the environment variable NAME (defau
 cannot (claude-desktop, cline), --key-env NAME writes the value of NAME into the output.
 """
 _IMPORT_EXAMPLES = """
-formats: mcpServers (Claude, Cursor, Windsurf, Cline), servers (VS Code), mcp (OpenCode),
-mcp_servers (Codex, TOML), and server.json of the MCP registry. All that a file has are read.
+formats: mcpServers (Claude, Cursor, Windsurf, Cline, Gemini and most others), servers (VS Code), mcp (OpenCode),
+mcp_servers (Codex, TOML), context_servers (Zed), extensions (Goose), server.json of the MCP registry, and the
+manifest.json of a bundle (.mcpb). All that a file has are read.
 
   trunkline import mcp.json                              dry run: one line per server
   trunkline import mcp.json --env GITHUB_TOKEN --apply   takes the token from the environment
@@ -288,7 +289,7 @@ def _add_import_command(commands: Commands) -> None:
     imported = _command(commands, "import", "app.cli.importing_here.import_here", text, _IMPORT_EXAMPLES)
     here, there = imported.get_default("run"), Later("app.cli.importing.import_over_rest")
     imported.set_defaults(run=HereOrThere(here, there))
-    imported.add_argument("file", metavar="FILE", help="JSON or TOML; - is stdin")
+    imported.add_argument("file", metavar="FILE", help="JSON, TOML or YAML; - is stdin")
     imported.add_argument("--tenant", type=name_of("tenant"), default=DEFAULT_TENANT, help="default: default")
     imported.add_argument("--apply", action="store_true", help="register them; without it nothing is changed")
     imported.add_argument(

@@ -31,6 +31,8 @@ class Field:
         value: Any = about
         for name in self.name.split("."):
             value = None if value is None else value[name]
+        if self.kind == "network" and isinstance(value, Mapping):
+            return "\n".join([*value["allow"], *(["web"] if value["web"] else [])])
         return str(value).lower() if self.kind == "flag" and value is not None else value
 
 
@@ -41,7 +43,8 @@ _COMMAND = (
     ("args", "Arguments", "one in each line"),
     ("env", "Environment", "NAME=value in each line; values are not shown again",
      f"NAME=value in each line; values are not shown again{_STAYS}"),
-    ("sandbox.network", "Network of its processes"),
+    ("sandbox.network", "Network of its processes",
+     "none, web or host; or what it reaches: HOST:PORT in each line, and web in one of them for that besides"),
     ("warm", "Warm processes", "a number; or auto: as many as the arrivals of the last hours ask for"),
     ("max_processes", "Processes at most"),
 )  # fmt: skip
@@ -94,7 +97,9 @@ _TOOLS = (
 _PLACED = {
     "command": _COMMAND, "processes": _PROCESSES, "url": _URL, "sessions": _SESSIONS, "pins": _PINS, "tools": _TOOLS,
 }  # fmt: skip
-_KINDS = {"env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word"}
+_KINDS = {
+    "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word", "sandbox.network": "network",
+}  # fmt: skip
 
 
 def groups() -> dict[str, list[Field]]:

@@ -55,6 +55,17 @@ def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     return BackendExited(error.message, started=False, hint=hint)
 
 
+def without_secrets(spec: BackendSpec) -> BackendExited:
+    """Of a backend whose secrets do not open."""
+    logger.warning(
+        "Could not start a backend process: its secrets do not open with this SECRET_KEY",
+        extra={"backend": spec.name, "backend_tenant": spec.tenant},
+    )
+    return BackendExited(
+        "its secrets do not open with the gateway's SECRET_KEY", started=False, hint="Set them again: its env and args."
+    )
+
+
 def unprotected(spec: BackendSpec, error: SandboxUnavailable) -> BackendExited:
     logger.warning(
         "Refused to start a backend process without the sandbox that it requires: %s",

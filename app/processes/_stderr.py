@@ -9,6 +9,7 @@ from functools import partial
 
 from app.domain import BackendSpec
 from app.protocol.framing import LineBuffer
+from app.text.credentials import secrets_in
 from app.text.redaction import without_credentials
 
 RING_BYTES = 64 << 10
@@ -24,11 +25,11 @@ _is_plain_path = re.compile(r"(/(?!\.\.?(/|$))[\w.-]+)+").fullmatch
 
 
 def secrets_of(spec: BackendSpec) -> list[str]:
-    """The values of its environment, except plain paths that its registration shows, or a directory above them: else
-    nobody sees which file an error is about."""
+    """The credentials in its arguments and the values of its environment, except plain paths that its registration
+    shows, or a directory above them: else nobody sees which file an error is about."""
     within = [each.rstrip("/") for each in (*spec.sandbox.read, *spec.sandbox.write, spec.cwd or "") if each != "/"]
     roots = tuple(f"{each}/" for each in within if each.startswith("/"))
-    return [
+    return secrets_in(spec.args) + [
         value
         for value in spec.env.values()
         if not _is_plain_path(value) or not (value in spec.args or f"{value}/".startswith(roots))

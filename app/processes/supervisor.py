@@ -22,7 +22,7 @@ from app.jail.sandbox.tiers import Profile
 from app.jail.spawner.client import SpawnerClient, SpawnerLost, SpawnFailed
 from app.processes._disk import DiskWatch
 from app.processes._meter import Meter
-from app.processes._start_failures import full, homeless, not_started, unprotected
+from app.processes._start_failures import full, homeless, not_started, unprotected, without_secrets
 from app.processes._stopping import names_of, stop
 from app.processes.denials import said_of
 from app.processes.forking.forking import Forking, ForkingOptions
@@ -202,6 +202,8 @@ class Supervisor:
     ) -> BackendProcess:
         """Raises SpawnerLost, and as `spawn_as`."""
         try:
+            if spec.lacks_secrets:
+                raise without_secrets(spec)
             held = await self._hold(spec, start)
         except BackendExited:
             self._metrics.process_spawns.labels("failed").inc()

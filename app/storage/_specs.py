@@ -31,7 +31,7 @@ class SpecRepository(NamedRepository[BackendSpec]):
             QuotaExceeded: it has as many toolsets as it may have.
         """
         now = datetime.now(UTC)
-        created = replace(spec, tenant=tenant, version=1, made=microseconds(now))
+        created = self._sealed(replace(spec, tenant=tenant, version=1, made=microseconds(now)))
         values = {**self._values(created), "created_at": now}
         async with self._database.write(act) as connection:
             created = await _of_tenant(connection, created, is_new=True)
@@ -51,7 +51,7 @@ class SpecRepository(NamedRepository[BackendSpec]):
             ConcurrentChange: somebody else has changed it since it was read.
             Overtaken: it was judged by what is no longer so.
         """
-        changed = replace(value, tenant=tenant, version=value.version + 1)
+        changed = self._sealed(replace(value, tenant=tenant, version=value.version + 1))
         values = {**self._values(changed), "changed_at": datetime.now(UTC)}
         async with self._database.write(act) as connection:
             changed = await _of_tenant(connection, changed)
@@ -62,6 +62,10 @@ class SpecRepository(NamedRepository[BackendSpec]):
 
     async def _require_room(self, connection: AsyncConnection, tenant: str) -> None:
         """Raises QuotaExceeded."""
+
+    def _sealed(self, spec: BackendSpec) -> BackendSpec:
+        """The spec with its secrets as they are stored."""
+        return spec
 
     def _values(self, spec: BackendSpec) -> dict[str, Any]:
         return values_of(spec, self._table)

@@ -100,6 +100,8 @@ backends = sa.Table(
     *columns_of(declared_members(BackendSpec), "warm"),
     sa.Column("warm", sa.Integer, nullable=False),
     sa.Column("warm_auto", sa.Boolean, nullable=False),  # instead of a number
+    # The secrets of its definition, which the other columns do not have; null: not looked for yet.
+    sa.Column("sealed", sa.LargeBinary),
     _made(),
     sa.Column("changed_at", UtcDateTime),  # null: not since there is this column
 )

@@ -1,22 +1,60 @@
-"""Registered backends in the database."""
+"""Registered backends in the database. What is secret of a definition is sealed, and a mark stands in its place."""
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, update
 
 from app.domain import BackendSpec, home_of
-from app.errors import BackendNotFound
+from app.errors import BackendNotFound, StorageReadOnly
+from app.storage._rows import matching
 from app.storage._specs import SpecRepository
 from app.storage._tables import backends, tenants
 from app.storage.engine import Database
+from app.text.credentials import MARK, hidden, secrets_in
+
+
+class Sealer(Protocol):
+    """Encrypts a secret for one place; `auth.sealing.Sealer`."""
+
+    def seal(self, secret: bytes, place: str) -> bytes: ...
+
+    def open(self, sealed: bytes, place: str) -> bytes:
+        """Raises ValueError: it was sealed with another key, or for another place."""
+        ...
+
+
+def _secrets_of(spec: BackendSpec) -> dict[str, Any]:
+    """The members that have secrets."""
+    found = {"env": dict(spec.env), "args": list(spec.args), "url": spec.url}
+    is_secret = {"env": spec.env, "args": secrets_in(spec.args), "url": spec.url and secrets_in([spec.url])}
+    return {name: value for name, value in found.items() if is_secret[name]}
 
 
 class BackendRepository(SpecRepository):
-    """The backends. Raises BackendNotFound where others raise NotFound."""
+    """The backends. Raises BackendNotFound where others raise NotFound. Without a `sealer` marks stand for the secrets
+    that are read, and none can be written."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sealer: Sealer | None) -> None:
         super().__init__(database, backends, "backend", BackendNotFound)
+        self._sealer = sealer
+
+    async def seal_all(self) -> None:
+        """Seals the secrets of backends that were stored before this was done. Of a database that accepts no changes
+        they are sealed later."""
+        rows = await self._database.rows(self._select().where(backends.c.sealed.is_(None)))
+        if not rows:
+            return
+        with contextlib.suppress(StorageReadOnly):
+            async with self._database.write() as connection:
+                for spec in map(self._value, rows):
+                    values = self._values(self._sealed(spec))
+                    row = matching(backends, tenant=spec.tenant, name=spec.name, version=spec.version)
+                    change = {name: values[name] for name in ("env", "args", "url", "sealed")}
+                    await connection.execute(update(backends).where(row).values(change))
 
     async def list_warm(self, tenant: str | None = None) -> Sequence[BackendSpec]:
         """The enabled backends with warm processes, of all tenants or of this one."""
@@ -35,7 +73,39 @@ class BackendRepository(SpecRepository):
 
     def _values(self, spec: BackendSpec) -> dict[str, Any]:
         is_auto = spec.warm == "auto"
-        return {**super()._values(spec), "warm": 0 if is_auto else spec.warm, "warm_auto": is_auto}
+        shown = {
+            "env": dict.fromkeys(spec.env, MARK), "args": list(hidden(spec.args)),
+            "url": None if spec.url is None else hidden([spec.url])[0], "sealed": spec.sealed,
+        }  # fmt: skip
+        return {**super()._values(spec), **shown, "warm": 0 if is_auto else spec.warm, "warm_auto": is_auto}
+
+    def _sealed(self, spec: BackendSpec) -> BackendSpec:
+        """Sealed anew only where they are others: what a backend offers is known by this."""
+        if spec.lacks_secrets:  # those that are stored do not open, and stay
+            return spec
+        secrets = _secrets_of(spec)
+        if not secrets or self._opened(spec.tenant, spec.name, spec.sealed) == secrets:
+            return spec if secrets else replace(spec, sealed=b"")
+        if self._sealer is None:
+            raise TypeError("a repository without a sealer stores no secrets")
+        return replace(spec, sealed=self._sealer.seal(json.dumps(secrets).encode(), _place(spec.tenant, spec.name)))
+
+    def _opened(self, tenant: str, name: str, sealed: bytes | None) -> dict[str, Any]:
+        """The members that have secrets; none if they do not open."""
+        if not sealed or self._sealer is None:
+            return {}
+        try:
+            found: dict[str, Any] = json.loads(self._sealer.open(sealed, _place(tenant, name)))
+        except ValueError:
+            return {}
+        return found
 
     def _own(self, row: Row[Any]) -> Mapping[str, Any]:
-        return {"warm": "auto" if row.warm_auto else row.warm}
+        secrets = self._opened(row.tenant, row.name, row.sealed)
+        if "args" in secrets:
+            secrets["args"] = tuple(secrets["args"])
+        return {"warm": "auto" if row.warm_auto else row.warm, "sealed": row.sealed or b"", **secrets}
+
+
+def _place(tenant: str, name: str) -> str:
+    return f"backend {tenant}/{name} definition"

@@ -25,7 +25,6 @@ from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
 from app.auth.outbound_urls import Policy
-from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.backends.catalog.entries import Decision, Entry
 from app.backends.catalog.knowledge import Knowledge
@@ -79,7 +78,7 @@ from app.telemetry.capture.inspections import Inspections
 from app.telemetry.capture.masking import Mask
 from app.telemetry.metrics import Metrics
 from tests.auth.test_jwks import Host
-from tests.databases import migrate
+from tests.databases import SEALER, migrate
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 TWICE = Method(((Step("one", "echo_say"),), (Step("two", "echo_say"),)))
@@ -362,7 +361,9 @@ async def fill(database: Database) -> None:
     toolset, stored = Toolset(members=(Member("echo", "echo_"),)), StoredResources(database)
     for name in ("acme", "zenith"):
         await TenantRepository(database).create(Tenant(name))
-        await BackendRepository(database).create(name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"}))
+        await BackendRepository(database, SEALER).create(
+            name, BackendSpec(name, "echo", "/bin/cat", env={"TOKEN": "s3cret"})
+        )
         await ToolsetRepository(database).create(name, BackendSpec(name, "all", "", toolset=toolset))
         await stored.of(RECIPES).create(name, twice())
         await stored.of(GUIDES).create(name, style(f"Of {name}."))
@@ -389,12 +390,16 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
     keys = ApiKeyRepository(database)
     switches = SwitchRepository(database)
     authenticator = Authenticator(ApiKeys(keys, maker), metrics.auth_failures, switches=switches)
-    tenants, backends, toolsets = TenantRepository(database), BackendRepository(database), ToolsetRepository(database)
+    tenants, backends, toolsets = (
+        TenantRepository(database),
+        BackendRepository(database, SEALER),
+        ToolsetRepository(database),
+    )
     stored = StoredResources(database)
     guides, recipes = stored.of(GUIDES), stored.of(RECIPES)
     directory, offers = BackendDirectory(backends.get, tenants.get), Offers(AuditLog(database))
     app, ready, node = _own_api(), Ready(), Node()
-    issuers, sealer, idp = IssuerRepository(database), Sealer(b"s" * 32), Host()
+    issuers, sealer, idp = IssuerRepository(database), SEALER, Host()
     check = IssuerCheck(Tokens(issuers, sealer, KeySets(idp.fetch)), idp.fetch, switches.off)
     context = AdminContext(
         tenants=tenants,

@@ -28,7 +28,7 @@ from app.errors import InvalidRequest
 from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
-from tests.databases import migrate
+from tests.databases import SEALER, migrate
 
 URL = "https://gw.example.com/t/acme/time/mcp"
 
@@ -233,7 +233,7 @@ async def _register(*names: str) -> None:
     database = Database(Settings.from_env(os.environ).database_url)
     try:
         for name in names:
-            await BackendRepository(database).create("default", BackendSpec("default", name, "true"))
+            await BackendRepository(database, SEALER).create("default", BackendSpec("default", name, "true"))
     finally:
         await database.aclose()
 

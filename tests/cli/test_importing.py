@@ -14,6 +14,7 @@ import pytest
 
 from app import cli
 from app.admin.importing import EXISTS
+from app.auth.sealing import Sealer
 from app.domain import BackendSpec
 from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
@@ -44,7 +45,11 @@ def stored(tenant: str = "default") -> list[BackendSpec]:
     async def read() -> list[BackendSpec]:
         database = Database(Settings.from_env(os.environ).database_url)
         try:
-            return list(await BackendRepository(database).list(tenant, limit=100))
+            return list(
+                await BackendRepository(database, Sealer(Settings.from_env(os.environ).secret_key)).list(
+                    tenant, limit=100
+                )
+            )
         finally:
             await database.aclose()
 

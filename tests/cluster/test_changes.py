@@ -51,7 +51,7 @@ from app.telemetry.call_history.history import CallHistory
 from app.telemetry.metrics import Metrics
 from tests.backends.upstreams.rig import make_upstreams
 from tests.cluster.node_status.inspected import no_inspections
-from tests.databases import migrated_file
+from tests.databases import SEALER, migrated_file
 from tests.integration.stopwatch import stopwatch_of
 from tests.redis_servers import RedisServer, client_of
 from tests.sessions.fakes import alone
@@ -106,7 +106,7 @@ class Node:
 
     def __init__(self, url: str, connection: RedisConnection | None, name: str) -> None:
         self.database, self.metrics, self.pool = Database(url), Metrics("test"), Pool()
-        self.keys, self.backends = ApiKeyRepository(self.database), BackendRepository(self.database)
+        self.keys, self.backends = ApiKeyRepository(self.database), BackendRepository(self.database, SEALER)
         self.tenants, self.audit = TenantRepository(self.database), AuditLog(self.database)
         self.maker = KeyMaker(SECRET)
         self.switches = SwitchRepository(self.database)

@@ -24,3 +24,7 @@ def test_a_field_has_the_value_of_a_backend():
     assert FIELDS["timeouts.park_s"].now({"timeouts": {"park_s": None}}) is None
     assert FIELDS["broadcast"].now({"broadcast": False}) == "false"
     assert FIELDS["broadcast"].now(None) is None
+    network = FIELDS["sandbox.network"]
+    assert network.kind == "network"
+    assert network.now({"sandbox": {"network": "web"}}) == "web"
+    assert network.now({"sandbox": {"network": {"allow": ["a:1", "b:2"], "web": True}}}) == "a:1\nb:2\nweb"

@@ -30,7 +30,10 @@ EVERY: dict[str, dict[str, Any]] = {
         "command": "/bin/cat", "args": ["one", "two"], "isolation": "shared", "broadcast": True, "warm": 3,
         "sandbox": {"mode": "off"},
     },
-    "kept": {"command": "/bin/cat", "state": "keep", "start": "fork", "limits": {"cpu": None}},
+    "kept": {
+        "command": "/bin/cat", "state": "keep", "start": "fork", "limits": {"cpu": None},
+        "sandbox": {"network": {"allow": ["db.internal:5432", "10.20.0.0/16:443"], "web": True}},
+    },
     "far": {
         "url": "https://far.example/mcp", "transport": "sse", "headers": {"Authorization": "Bearer x", "X-Odd": "a=b"},
         "recovery": "respawn", "calls_per_session": 3, "timeouts": {"call_s": 7}, "exclude": ["x"], "pin": "block",

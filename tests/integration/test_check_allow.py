@@ -71,14 +71,27 @@ def test_who_may_not_add_it_hears_who_may_and_nothing_is_changed(gateway: Gatewa
     assert found["patch"] is None
 
 
-def test_what_opens_everything_is_not_added_by_itself(gateway: Gateway) -> None:
-    connects = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
+CONNECTS = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)"
+
+
+def test_an_address_on_this_machine_is_added_with_its_port_and_nothing_else(gateway: Gateway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as database:
         port = str(database.getsockname()[1])
-        endpoint = gateway.endpoint([SYSTEM_PYTHON, "-c", connects, "127.0.0.1", port])
-        told = check(gateway, endpoint, "--allow", code=1).stderr
-    assert f"address 127.0.0.1:{port}: not added." in told
-    assert registered(gateway, endpoint)["sandbox"]["network"] == "none"
+        endpoint = gateway.endpoint([SYSTEM_PYTHON, "-c", CONNECTS, "127.0.0.1", port])
+        check(gateway, endpoint, "--allow", code=1)  # it is no MCP server
+    assert registered(gateway, endpoint)["sandbox"]["network"] == {"allow": [f"127.0.0.1:{port}"], "web": False}
+
+
+def test_an_administrator_of_the_tenant_adds_what_the_platform_lists_for_it(gateway: Gateway) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        port = str(database.getsockname()[1])
+        endpoint = gateway.endpoint([SYSTEM_PYTHON, "-c", CONNECTS, "127.0.0.1", port])
+        key = gateway.key(endpoint.tenant, ["tenant:admin"])
+        check(gateway, endpoint, "--allow", key=key, code=1)
+        assert registered(gateway, endpoint)["sandbox"]["network"] == "none"
+        gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"network_allow": [f"127.0.0.0/8:{port}"]})
+        check(gateway, endpoint, "--allow", key=key, code=1)
+    assert registered(gateway, endpoint)["sandbox"]["network"] == {"allow": [f"127.0.0.1:{port}"], "web": False}
 
 
 def test_a_program_that_always_wants_more_is_given_up_after_five_rounds(gateway: Gateway, place: Path) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,38 +58,44 @@ def missed(gateway: Gateway, argv: list[str], **fields: Any) -> list[tuple[str, 
     return [(each["what"], each["proposal"]) for each in check["missed"] if each["kind"] == "address"]
 
 
-def test_a_database_on_this_machine_is_reached_by_host_only(gateway: Gateway) -> None:
+def test_a_database_on_this_machine_is_reached_by_its_port(gateway: Gateway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as database:
         port = str(database.getsockname()[1])
-        argv = [SYSTEM_PYTHON, "-c", CONNECTS, "127.0.0.1", port]
-        for network in ("none", "web"):
-            assert missed(gateway, argv, sandbox={"network": network}) == [(f"127.0.0.1:{port}", {"network": "host"})]
-        assert missed(gateway, argv, sandbox={"network": "host"}) == []
+        argv, entry = [SYSTEM_PYTHON, "-c", CONNECTS, "127.0.0.1", port], {"network": {"allow": [f"127.0.0.1:{port}"]}}
+        for network in ("none", "web", {"allow": ["127.0.0.1:1"]}):
+            assert missed(gateway, argv, sandbox={"network": network}) == [(f"127.0.0.1:{port}", entry)]
+        for sandbox in (entry, {"network": "host"}):
+            assert missed(gateway, argv, sandbox=sandbox) == []
     endpoint = gateway.endpoint(argv)
     check = gateway.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
     assert "Nothing listens there" in check["failure"]["hint"]
 
 
-@pytest.mark.parametrize(
-    ("url", "proposed"),
-    [
-        ("https://example.com/", "web"),
-        ("http://93.184.215.14/", "web"),
-        ("http://10.1.2.3/", "host"),
-        ("http://example.com:8080/", "host"),
-        ("http://169.254.169.254/latest/", None),
-    ],
-)
-def test_who_asks_the_proxy_needs_web_if_web_would_serve_it(gateway: Gateway, url: str, proposed: str | None) -> None:
-    host = url.split("/")[2]
-    port = "" if ":" in host else ":443" if url.startswith("https") else ":80"
-    entry = proposed and {"network": proposed}
-    assert missed(gateway, [SYSTEM_PYTHON, "-c", FETCHES, url]) == [(host + port, entry)]
+def test_localhost_is_one_entry_for_both_of_its_addresses(gateway: Gateway) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        port = str(database.getsockname()[1])
+        argv, entry = [SYSTEM_PYTHON, "-c", CONNECTS, "localhost", port], {"network": {"allow": [f"localhost:{port}"]}}
+        found = missed(gateway, argv)
+        assert found == [(f"localhost:{port}", entry)] or found == [
+            (f"127.0.0.1:{port}", {"network": {"allow": [f"127.0.0.1:{port}"]}})
+        ]  # where the machine's hosts file has only that
+        assert missed(gateway, argv, sandbox=found[0][1]) == []
+
+
+@pytest.mark.parametrize("host", ["example.com", "93.184.215.14", "10.1.2.3", "169.254.169.254"])
+@pytest.mark.parametrize("rest", [":8080/", "/x"])
+def test_who_asks_the_proxy_gets_what_it_asked_for_but_no_credentials_of_the_machine(
+    gateway: Gateway, host: str, rest: str
+) -> None:
+    where = host + (rest.rstrip("/") if rest[0] == ":" else ":80")
+    entry = None if host.startswith("169") else {"network": {"allow": [where]}}
+    assert missed(gateway, [SYSTEM_PYTHON, "-c", FETCHES, f"http://{host}{rest}"]) == [(where, entry)]
 
 
 def test_what_the_proxy_of_web_refuses_is_named(gateway: Gateway) -> None:
     argv = [SYSTEM_PYTHON, "-c", FETCHES, "http://10.1.2.3/"]
-    assert missed(gateway, argv, sandbox={"network": "web"}) == [("10.1.2.3:80", {"network": "host"})]
+    entry = {"network": {"allow": ["10.1.2.3:80"]}}
+    assert missed(gateway, argv, sandbox={"network": "web"}) == [("10.1.2.3:80", entry)]
 
 
 def test_a_declared_path_that_is_not_there_is_what_a_check_fails_for(gateway: Gateway) -> None:
@@ -104,12 +109,10 @@ def test_a_declared_path_that_is_not_there_is_what_a_check_fails_for(gateway: Ga
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed (Debian: apt-get install nodejs)")
-def test_a_node_that_knows_no_proxy_is_not_sent_to_the_proxy(gateway: Gateway) -> None:
+def test_a_node_gets_what_it_asks_for_whether_or_not_it_knows_proxies(gateway: Gateway) -> None:
     node = str(shutil.which("node"))
-    asked = [node, "-p", "process.allowedNodeEnvironmentFlags.has('--use-env-proxy')"]
-    knows = subprocess.run(asked, capture_output=True, check=True, text=True).stdout.strip() == "true"
     check = missed(gateway, [node, "-e", NODE_FETCHES, "--", "https://example.com/"])
-    assert check == ([("example.com:443", {"network": "web"})] if knows else [("names (DNS)", {"network": "host"})])
+    assert check == [("example.com:443", {"network": {"allow": ["example.com:443"]}})]
 
 
 def test_the_start_of_an_interpreter_is_not_what_a_server_lacks(gateway: Gateway) -> None:

@@ -12,8 +12,8 @@ import pytest
 from app.cli.files.carrying_out import Stopped, carry_out
 from app.cli.files.gateway_file import read_files
 from app.cli.files.plan import make_plan
-from app.cli.files.strict_yaml import read, written
 from app.cli.rest import Rest
+from app.text.strict_yaml import read, written
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.test_cli_rest import Line
 from tests.integration.toolboxes import TOOLBOX
@@ -372,3 +372,35 @@ def test_a_change_between_plan_and_apply_is_noticed_and_not_overwritten(files, g
         # Who finds that somebody has done the same is done.
         gateway.api("PATCH", "/tenants/race/backends/box", {"timeouts": {"call_s": 30}})
         carry_out(rest, plan, begin=said.append, say=said.append)
+
+
+SHOWN = ["--api-key", "***", "--at", "postgres://shop:***@db.internal/shop"]
+
+
+def test_secrets_in_arguments_and_addresses_are_kept_compared_and_never_shown(files, gateway):
+    args = ["--api-key", "${env:NOTES_TOKEN}", "--at", "postgres://shop:${env:FAR_KEY}@db.internal/shop"]
+    url = "https://far.example/mcp?token=${env:FAR_KEY}"
+    backends: dict[str, dict[str, Any]] = {"pg": {"command": "true", "args": args}, "far": {"url": url}}
+    path = files.put({"version": 1, "tenants": {"parts": {"backends": backends}}})
+    said = [files.apply(path, "--yes").stdout]
+    assert files.plan(path) == []
+    planned = files.run("plan", "-f", path, **{**SECRETS, "NOTES_TOKEN": "another-s3cret"})
+    said.append(planned.stdout)
+    assert "args: *** → *** (another value)" in planned.stdout
+    assert "0 to make, 1 to change, 0 to remove" in planned.stdout
+    assert "url: *** → ***" in files.run("plan", "-f", path, **{**SECRETS, "FAR_KEY": "another-s3cret"}).stdout
+    files.apply(path, "--yes", NOTES_TOKEN="another-s3cret")
+    assert [each["name"] for each in files.plan(path)] == ["pg"]
+    files.apply(path, "--yes")
+    # A mark in the file stands for what is there; an export has references instead.
+    shown = {"pg": {**backends["pg"], "args": SHOWN}, "far": {"url": "https://far.example/mcp?token=***"}}
+    assert files.plan(files.put({"version": 1, "tenants": {"parts": {"backends": shown}}}, "marks.yaml")) == []
+    exported = files.folder / "exported.yaml"
+    exported.write_text(files.run("export", "--tenant", "parts", code=0).stdout)
+    assert "postgres://shop:${env:PARTS_PG_ARGS_2}@db.internal/shop" in exported.read_text()
+    values = {"PARTS_PG_ARGS": SECRETS["NOTES_TOKEN"], "PARTS_PG_ARGS_2": SECRETS["FAR_KEY"]}
+    assert files.plan(str(exported), **values, PARTS_FAR_URL=SECRETS["FAR_KEY"]) == []
+    found = [gateway.api("GET", f"/tenants/parts/backends/{name}") for name in backends]
+    assert found[0]["args"] == SHOWN
+    said.append(json.dumps(found))
+    assert secret_in(*said, exported.read_text(), json.dumps(gateway.api("GET", "/tenants/parts/audit"))) == []

@@ -4,6 +4,9 @@ from tests.mutations.fault import Fault
 
 PROXY = ("tests/jail/egress/test_egress.py",)
 NETWORK = ("tests/jail/spawner/test_network.py",)
+PROBES = ("tests/jail/egress/test_allowed_probes.py",)
+DESTINATIONS, _DESTINATIONS = ("tests/domain/resources/test_destinations.py",), "app/domain/resources/destinations.py"
+_DIALLING = "app/jail/egress/dialling.py"
 ADDRESSES = ("tests/text/test_public_addresses.py",)
 
 FAULTS_OF_EGRESS = (
@@ -75,8 +78,8 @@ FAULTS_OF_EGRESS = (
     Fault(
         "the rule of a backend is not asked",
         "app/jail/egress/_connection.py",
-        "            await self._rule.permit(outgoing)\n",
-        "",
+        "            entries = await self._rule.permit(outgoing)\n",
+        "            entries = ()\n",
         PROXY,
     ),
     Fault(
@@ -89,8 +92,8 @@ FAULTS_OF_EGRESS = (
     Fault(
         "a body that is cut off looks whole to its destination",
         "app/jail/egress/_connection.py",
-        "                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)\n",
-        "                    pass\n",
+        "                _reset(each)\n",
+        "                pass\n",
         PROXY,
     ),
     Fault(
@@ -162,5 +165,57 @@ FAULTS_OF_EGRESS = (
         "if port in self._own_ports and (real in self._own_addresses or _is_here(real, port)):",
         "if False:",
         ("tests/backends/upstreams/test_connecting.py",),
+    ),
+    Fault(
+        "any name leads to loopback",
+        _DESTINATIONS,
+        "        if address.is_loopback:\n",
+        "        if False:\n",
+        DESTINATIONS,
+    ),
+    Fault(
+        "a network leads to metadata in it",
+        _DESTINATIONS,
+        "return is_within and self.is_exact",
+        "return is_within",
+        DESTINATIONS,
+    ),
+    Fault(
+        "a public name leads into a private network",
+        _DESTINATIONS,
+        "return self.is_private_name or (is_public and not is_here)",
+        "return True",
+        DESTINATIONS,
+    ),
+    Fault("an entry covers others' ports", _DESTINATIONS, "self.port != other.port or ", "", DESTINATIONS),
+    Fault("an entry leads to the gateway", _DIALLING, "if self._is_part(address, outgoing.port):", "if False:", PROBES),
+    Fault(
+        "the gateway has one address only",
+        _DIALLING,
+        " or (any(_is_here(each, port) for each in found) and _is_here(real, port))",
+        "",
+        PROBES,
+    ),
+    Fault("an entry leads to another backend", _DIALLING, "if is_here and await", "if False and await", PROBES),
+    Fault(
+        "where an entry leads is not asked",
+        _DIALLING,
+        "if not any(each.leads_to(",
+        "if False and any(each.leads_to(",
+        PROBES,
+    ),
+    Fault(
+        "what a name stands for is not known outside",
+        "app/jail/egress/allowed.py",
+        "return self._name_of.get(real, real)",
+        "return real",
+        PROBES,
+    ),
+    Fault(
+        "an administrator of a tenant allows anything",
+        "app/admin/resources/backends.py",
+        "more = set(new.allow) - set(old.allow)",
+        "more = set[str]()",
+        ("tests/admin/resources/test_backends_sandbox.py",),
     ),
 )

@@ -109,7 +109,7 @@ FAULTS_OF_NAMESPACES = (
         "late: dict[str, str] = {}",
         COMPOSER,
     ),
-    Fault("a process has the machine's accounts", _BUBBLEWRAP, "if room.has_accounts:", "if False:", COMPOSER),
+    Fault("a process has the machine's accounts", _BUBBLEWRAP, "if room.has_accounts else []", "if False else []", COMPOSER),
     Fault("empty files count for nothing", _DISK, "max(ENTRY_BYTES, status", "max(0, status", DISK),
     Fault("deep directories are measured", _DISK, "if len(stack) >= MAX_DEPTH:", "if False:", DISK),
     Fault("the files of a running process have no limit", _DISK, 'process.kill(seen.found, limit="disk")', "pass", RUNNING),

@@ -3,6 +3,7 @@
 from tests.mutations.fault import Fault
 
 BODIES = ("tests/admin/resources/test_backends_sandbox.py",)
+FILES = ("tests/admin/importing/test_importing_files.py",)
 IMPORTED = ("tests/admin/importing/test_importing.py",)
 RULE = ("tests/jail/sandbox/test_sandboxes_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
@@ -11,6 +12,97 @@ DECLARED = "app/domain/resources/backends.py"
 PATHS = "app/admin/schemas/_sandbox.py"
 
 FAULTS_OF_REGISTRATION = (
+    Fault(
+        "values of variables stand in the database as they are",
+        "app/storage/backends.py",
+        '"env": dict.fromkeys(spec.env, MARK)',
+        '"env": dict(spec.env)',
+        ("tests/storage/test_backends.py",),
+    ),
+    Fault(
+        "a backend of which the secrets do not open loses them when it is switched off",
+        "app/storage/backends.py",
+        "        if spec.lacks_secrets:  # those that are stored do not open, and stay\n            return spec\n",
+        "",
+        ("tests/storage/test_backends.py",),
+    ),
+    Fault(
+        "secrets in arguments are shown",
+        "app/admin/schemas/backends.py",
+        "return list(hidden(words))",
+        "return list(words)",
+        ("tests/admin/resources/test_backends_secrets.py",),
+    ),
+    Fault(
+        "a mark that stands for no secret is stored as one",
+        "app/admin/resources/backends.py",
+        "        _require_secrets(new)\n",
+        "        pass\n",
+        ("tests/admin/resources/test_backends_secrets.py",),
+    ),
+    Fault(
+        "secrets can be tried on the stored definition of what a backend offers",
+        "app/backends/catalog/entries.py",
+        "(spec.sealed.hex(),) if spec.sealed else (",
+        "(",
+        ("tests/backends/catalog/test_entries.py",),
+    ),
+    Fault(
+        "what a file refers to is shown, as its place is not known for a secret",
+        "app/cli/files/gateway_file.py",
+        "if hidden(found) != meant:",
+        "if False:",
+        ("tests/cli/files/test_gateway_file.py",),
+    ),
+    Fault(
+        "a backend is started with marks instead of its secrets",
+        "app/processes/supervisor.py",
+        "            if spec.lacks_secrets:\n                raise without_secrets(spec)\n",
+        "",
+        ("tests/processes/test_supervisor.py",),
+    ),
+    Fault(
+        "a line of a shell that starts two programs is taken for one",
+        "app/text/command_line.py",
+        "        elif not _is_of_profile(command):\n            return None\n",
+        "",
+        ("tests/text/test_command_line.py",),
+    ),
+    Fault(
+        "a path of Windows is stored as it is",
+        "app/admin/importing/_placeholders.py",
+        "value = _WINDOWS_PATH.sub(self._here, value)",
+        "pass",
+        FILES,
+    ),
+    Fault(
+        "a bridge that serves a program is taken for one to a URL",
+        "app/admin/importing/_bridges.py",
+        'if kind == "other way" or',
+        "if",
+        FILES,
+    ),
+    Fault(
+        "the secret of an address is shown by the dry run",
+        "app/admin/importing/_entry.py",
+        'return ascii(hidden_in(str(self.members["url"])))[1:-1]',
+        'return ascii(self.members["url"])[1:-1]',
+        ("tests/admin/importing/test_needs.py",),
+    ),
+    Fault(
+        "a secret is given to another host, as the mark stands in its address",
+        "app/text/credentials.py",
+        "if each == word and",
+        "if each.count(MARK) == word.count(MARK) and",
+        ("tests/text/test_credentials.py",),
+    ),
+    Fault(
+        "a server that its file has switched off elsewhere is started",
+        "app/admin/importing/_formats.py",
+        "is_off=name in off",
+        "is_off=False",
+        FILES,
+    ),
     Fault(
         "a secret of a server's environment is filled into its arguments",
         "app/admin/importing/_clients.py",
@@ -98,8 +190,8 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "of a file with servers in two containers only those of one are imported",
         "app/admin/importing/_formats.py",
-        "for servers in containers for name,",
-        "for servers in containers[:1] for name,",
+        "for servers in found for name,",
+        "for servers in found[:1] for name,",
         IMPORTED,
     ),
     Fault(

@@ -39,6 +39,14 @@ async def spawn_failure(running, **fields) -> BackendExited:
     return caught.value
 
 
+@pytest.mark.parametrize("fields", [{"env": {"A": "***"}}, {"args": ("--token", "***")}])
+async def test_a_backend_whose_secrets_do_not_open_is_not_started(running, fields):
+    error = await spawn_failure(running, **fields)
+    assert (str(error), error.started) == ("its secrets do not open with the gateway's SECRET_KEY", False)
+    assert error.hint == "Set them again: its env and args."
+    assert running.value("trunkline_process_spawns_total", result="failed") == 1
+
+
 async def test_a_command_that_does_not_exist_is_an_error_with_a_hint(running):
     error = await spawn_failure(running, command="no-such-command")
     assert str(error) == "No such file or directory: 'no-such-command'"

@@ -12,7 +12,7 @@ from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
-from tests.databases import migrate
+from tests.databases import SEALER, migrate
 from tests.postgres import empty
 
 
@@ -52,7 +52,7 @@ async def tenants(database: Database) -> TenantRepository:
 
 @pytest.fixture
 def backends(database: Database, tenants: TenantRepository) -> BackendRepository:
-    return BackendRepository(database)
+    return BackendRepository(database, SEALER)
 
 
 @pytest.fixture

@@ -3,9 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select, update
 
-from app.domain import ProcessLimits, Sandbox, Tenant, is_home
+from app.auth.sealing import Sealer
+from app.domain import BackendSpec, ProcessLimits, Sandbox, Tenant, is_home
 from app.errors import BackendNotFound, Conflict, NotFound
+from app.storage._tables import backends as table
+from app.storage.backends import BackendRepository
 
 
 async def test_a_backend_comes_back_as_it_was_stored(backends, spec):
@@ -99,3 +103,77 @@ async def test_a_number_of_warm_processes_that_follows_demand_is_stored(backends
     await backends.replace("acme", replace(found, warm=0))
     assert (await backends.get("acme", "echo")).warm == 0
     assert await backends.list_warm() == []
+
+
+SECRETS = {
+    "args": ("--api-key", "s3cret-1", "--at", "postgres://shop:s3cret-2@db.internal/shop", "-v"),
+    "env": {"TOKEN": "s3cret-3"},
+}
+
+
+async def rows_of(database):
+    return (await database.rows(select(table)))[0]
+
+
+async def test_no_column_has_a_secret_and_all_come_back(backends, database, spec):
+    made = await backends.create("acme", replace(spec, **SECRETS))
+    assert ("s3cret" in repr(await rows_of(database)), (await rows_of(database)).env) == (False, {"TOKEN": "***"})
+    assert (await rows_of(database)).args == ["--api-key", "***", "--at", "postgres://shop:***@db.internal/shop", "-v"]
+    assert await backends.get("acme", "echo") == made
+    assert (made.args, dict(made.env)) == (SECRETS["args"], SECRETS["env"])
+    far = BackendSpec("acme", "far", "", url="https://far.example/mcp?token=s3cret-4&a=b")
+    await backends.create("acme", far)
+    assert (await backends.get("acme", "far")).url == far.url
+    assert "s3cret" not in repr(await database.rows(select(table)))
+
+
+async def test_what_is_sealed_changes_only_with_the_secrets(backends, spec):
+    """What a backend offers is known by it."""
+    made = await backends.create("acme", replace(spec, **SECRETS))
+    found = await backends.get("acme", "echo")
+    assert found.sealed == made.sealed != b""
+    other = await backends.replace("acme", replace(found, enabled=False))
+    assert other.sealed == made.sealed
+    other = await backends.replace("acme", replace(other, env={"TOKEN": "s3cret-5"}))
+    assert other.sealed != made.sealed
+    plain = await backends.replace("acme", replace(other, env={}, args=("-v",)))
+    assert plain.sealed == b""
+    assert (await backends.get("acme", "echo")).args == ("-v",)
+
+
+async def test_secrets_that_do_not_open_are_marks_and_are_not_lost(backends, database, spec):
+    await backends.create("acme", replace(spec, **SECRETS))
+    await backends.create("acme", replace(spec, name="plain", args=(), env={}))
+    stranger = BackendRepository(database, Sealer(b"x" * 32))
+    found, plain = await stranger.list("acme")
+    assert (found.lacks_secrets, plain.lacks_secrets) == (True, False)
+    assert (dict(found.env), found.args[:2]) == ({"TOKEN": "***"}, ("--api-key", "***"))
+    await stranger.replace("acme", replace(found, enabled=False))
+    again = await backends.get("acme", "echo")
+    assert (again.args, again.enabled, again.lacks_secrets) == (SECRETS["args"], False, False)
+    without = BackendRepository(database, None)
+    assert [each.lacks_secrets for each in await without.list("acme")] == [True, False]
+    with pytest.raises(TypeError):
+        await without.create("acme", replace(spec, name="new"))
+
+
+async def test_secrets_belong_to_one_backend(backends, database, spec):
+    await backends.create("acme", replace(spec, **SECRETS))
+    await backends.create("zenith", replace(spec, env={"TOKEN": "of-zenith"}))
+    of_acme = (await backends.get("acme", "echo")).sealed
+    async with database.write() as connection:
+        await connection.execute(update(table).where(table.c.tenant == "zenith").values(sealed=of_acme))
+    assert (await backends.get("zenith", "echo")).lacks_secrets
+
+
+async def test_secrets_that_were_stored_before_are_sealed_at_the_next_start(backends, database, spec):
+    made = await backends.create("acme", replace(spec, **SECRETS))
+    plain = {"env": SECRETS["env"], "args": list(SECRETS["args"]), "sealed": None}
+    async with database.write() as connection:
+        await connection.execute(update(table).values(plain))
+    assert (await backends.get("acme", "echo")).args == SECRETS["args"]
+    for _ in range(2):
+        await backends.seal_all()
+        assert "s3cret" not in repr(await rows_of(database))
+        found = await backends.get("acme", "echo")
+        assert (found.args, dict(found.env), found.version) == (SECRETS["args"], SECRETS["env"], made.version)

@@ -9,6 +9,7 @@ from app.storage._tables import tenants
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
+from tests.databases import SEALER
 from tests.postgres import empty
 
 WAITING = select(text("pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"))
@@ -19,7 +20,11 @@ async def test_who_writes_a_backend_waits_for_a_change_of_its_tenant(postgres_da
     """It would be told that the tenant is exempt, or is not, when that is already otherwise."""
     empty(postgres_database)
     database = Database(postgres_database)
-    backends, spec, written = BackendRepository(database), BackendSpec("acme", "echo", "cat"), list[BackendSpec]()
+    backends, spec, written = (
+        BackendRepository(database, SEALER),
+        BackendSpec("acme", "echo", "cat"),
+        list[BackendSpec](),
+    )
     try:
         await TenantRepository(database).create(Tenant("acme"))
         before = spec if is_new else await backends.create("acme", spec)

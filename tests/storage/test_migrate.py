@@ -19,6 +19,7 @@ from app.storage._tables import metadata
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
+from tests.databases import SEALER
 from tests.postgres import new_database
 
 AT = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
@@ -187,7 +188,7 @@ async def test_a_backend_of_before_has_its_network_and_no_limits_and_a_new_one_s
     database = Database(url)
     try:
         found = {each.name: each for each in await TenantRepository(database).list(limit=9)}
-        spec = await BackendRepository(database).get("acme", "old")
+        spec = await BackendRepository(database, SEALER).get("acme", "old")
     finally:
         await database.aclose()
     assert found["acme"].limits == Limits(sessions=3, memory_mb=None)
@@ -205,7 +206,7 @@ async def test_going_back_switches_off_what_may_only_run_in_a_sandbox(url):
         await TenantRepository(database).create(Tenant("acme"))
         for mode in ("auto", "require", "off"):
             spec = BackendSpec("acme", mode, "cat", sandbox=Sandbox(mode))
-            await BackendRepository(database).create("acme", spec)
+            await BackendRepository(database, SEALER).create("acme", spec)
     finally:
         await database.aclose()
     to(url, "0010")

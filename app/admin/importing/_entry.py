@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from app.admin.importing._needs import needs
 from app.domain import is_name
+from app.text.credentials import hidden, hidden_in
 
 MAX_NAME = 63
 EXISTS = "exists already"
@@ -41,12 +43,17 @@ class Entry:
 
     @property
     def command_line(self) -> str:
-        """The command to be started, for people: quoted for a shell, in printable ASCII; or the URL."""
+        """What it becomes, for people: a command line, quoted for a shell, or a URL. In ASCII, without secrets."""
         if self.members.get("url"):
-            return ascii(self.members["url"])[1:-1]
-        words = [self.members.get("command"), *self.members.get("args", ())]
+            return ascii(hidden_in(str(self.members["url"])))[1:-1]
+        words = [self.members.get("command"), *hidden([str(each) for each in self.members.get("args", ())])]
         where = f" (in {self.members['cwd']})" if self.members.get("cwd") else ""
         return ascii(shlex.join(map(str, words)) + where)[1:-1] if words[0] else ""
+
+    @property
+    def needs(self) -> list[str]:
+        """What its sandbox, or the rule for outgoing connections, has to let it have, as far as its definition says."""
+        return needs(self.members)
 
 
 def settle(entries: Sequence[Entry], taken: Collection[str]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Finds the servers in a file of any known format: JSON with comments, or TOML."""
+"""Finds the servers in a file of any known format: JSON with comments, TOML, or YAML."""
 
 import json
 import re
@@ -8,8 +8,9 @@ from typing import Any
 
 from app.admin.importing._clients import from_client
 from app.admin.importing._entry import Entry, definition, told_apart
+from app.admin.importing._forms import containers, inputs, switched_off
 from app.admin.importing._projects import of_projects
-from app.admin.importing._server_json import from_registry
+from app.admin.importing._server_json import from_registry, official
 from app.backends.checks.downloads import download_of
 from app.errors import InvalidRequest
 from app.text import jsonc
@@ -17,12 +18,14 @@ from app.text import jsonc
 MAX_SERVERS = 256
 # After lines that are empty or comments. One reading only: each line ends once, so no text takes it long.
 _begins_yaml = re.compile(r"(?:[ \t\r]*(?:#[^\n]*)?\n)*(?:---|[\w-]{1,100}:\s)").match
+_begins_member = re.compile(r'\s*"[^"\\\n]{1,200}"\s*:\s*\{').match
 _begins_json = re.compile(r"[\ufeff\s]*(\{|/|\[\s*[{\]])").match
 MAX_COMMENTED = 2**20  # characters of a file that is not plain JSON, which takes ten times as long to read
 MAX_DOTS = 100  # in a line of TOML: the parser needs quadratic time for the parts of a key
 FORMATS = (
-    "mcpServers (Claude, also those of its projects, Cursor, Windsurf, Cline), servers or mcp.servers (VS Code), "
-    "mcp (OpenCode), mcp_servers (Codex, TOML), server.json of the MCP registry"
+    "mcpServers (Claude, also those of its projects, Cursor, Windsurf, Cline, Gemini, Continue and others), servers "
+    "or mcp.servers (VS Code), mcp (OpenCode), mcp_servers (Codex, TOML), context_servers (Zed), extensions (Goose, "
+    "YAML), the manifest of a bundle (.mcpb), server.json of the MCP registry"
 )
 
 
@@ -46,38 +49,50 @@ def _with_download(entry: Entry) -> Entry:
 
 
 def looks_like_toml(text: str) -> bool:
-    """Guesses whether a text is TOML rather than JSON, which begins with a brace, a comment, `[]` or `[{`."""
-    return _begins_json(text) is None
+    """Guesses whether a text is TOML rather than JSON, which begins with a brace, a comment, `[]` or `[{`, or YAML."""
+    return not any(begins(text) for begins in (_begins_json, _begins_member, _begins_yaml))
 
 
 def _entries(document: dict[str, Any], supplied: Mapping[str, str]) -> list[Entry]:
     """Of all containers of the file. What two of them say in the same way is one server."""
-    containers = _containers(document)
-    registry = _registry_servers(document, is_alone=not containers)
-    unread = {key: document[key] for key in ("mcpServers", "mcp_servers") if document.get(key)}
-    if not containers and registry is None and not unread and not isinstance(document.get("projects"), dict):
+    found = containers(document)
+    registry = _registry_servers(document, is_alone=not found)
+    if not found and registry is None and not isinstance(document.get("projects"), dict):
         raise _nothing_found(document)
-    # Beside others, a container that is no object is named like a server that cannot be read.
-    containers.append({key: each for key, each in unread.items() if not isinstance(each, dict)})
-    clients = {(name, definition(each)): each for servers in containers for name, each in servers.items()}
+    off, defaults = switched_off(document), inputs(document)
+    clients = {(name, definition(each)): each for servers in found for name, each in servers}
     published = {definition(each): each for each in registry or ()}
     projects = of_projects(document, clients)
     _require_few(len(clients) + len(registry or ()) + len(projects))
     return [
-        *(from_client(name, entry, supplied) for (name, _), entry in clients.items()),
+        *(
+            from_client(name, _switched(entry, is_off=name in off), supplied, defaults=defaults)
+            for (name, _), entry in clients.items()
+        ),
         *_published(published.values(), supplied),
         *(from_client(each.source, each.entry, supplied, each.name).noted(each.note) for each in projects),
     ]
 
 
+def _switched(entry: Any, *, is_off: bool) -> Any:
+    return {**entry, "disabled": True} if is_off and isinstance(entry, dict) else entry
+
+
 def _published(servers: Iterable[Any], supplied: Mapping[str, str]) -> Iterator[Entry]:
-    """Of several versions of one server the first counts."""
-    seen = set[str]()
+    """Of several versions of one server the latest counts, or the first."""
+    servers, seen = [*servers], set[str]()
+    latest = {name: each for each in servers if (name := _is_latest(each))}
     for server in servers:
         entry = from_registry(server, supplied)
-        is_other_version = bool(entry.source) and entry.source in seen
-        seen.add(entry.source)
-        yield entry.refused("is another version of a server that stands before it") if is_other_version else entry
+        is_latest = latest.get(entry.source, server) is server
+        is_other_version = bool(entry.source) and (entry.source in seen or not is_latest)
+        seen.update([] if is_other_version else [entry.source])
+        yield entry.refused("is another version of a server of this file") if is_other_version else entry
+
+
+def _is_latest(server: Any) -> str | None:
+    """Its name, if the registry says that it is the latest version."""
+    return server.get("name") if isinstance(server, dict) and official(server).get("isLatest") is True else None
 
 
 def _require_few(count: int) -> None:
@@ -89,18 +104,35 @@ def _load(text: str, *, is_toml: bool) -> dict[str, Any]:
     text = text.removeprefix("\ufeff")
     if is_toml and any(line.count(".") > MAX_DOTS for line in text.splitlines()):
         raise InvalidRequest(f"a line of the file has more than {MAX_DOTS} dots")
+    if not is_toml and _begins_member(text):  # as READMEs show one server: without the braces around it
+        text = "{" + text.rstrip().removesuffix(",") + "}"
     try:
         document = None if is_toml else _plain_json(text)
         if document is None:
             if len(text) > MAX_COMMENTED:
                 raise InvalidRequest(f"a file of more than {MAX_COMMENTED} characters must be plain JSON")
-            document = tomllib.loads(text) if is_toml else jsonc.read(text).value
+            document = _read(text, is_toml=is_toml)
     except ValueError as error:
-        may_be_yaml = "; YAML is not read: write it as JSON" if not is_toml and _begins_yaml(text) else ""
-        raise InvalidRequest(f"the file is not {'TOML' if is_toml else 'JSON'}: {error}{may_be_yaml}") from None
+        kind = "TOML" if is_toml else "YAML" if _begins_yaml(text) else "JSON"
+        raise InvalidRequest(f"the file is not {kind}: {error}") from None
+    if isinstance(document, list) and document:
+        document = {"mcpServers": document}
     if not isinstance(document, dict):
         raise InvalidRequest("the file must hold an object")
     return document
+
+
+def _read(text: str, *, is_toml: bool) -> Any:
+    if is_toml:
+        return tomllib.loads(text)
+    if not _begins_yaml(text):
+        return jsonc.read(text).value
+    from app.text import strict_yaml  # noqa: PLC0415 - few files need it
+
+    try:
+        return strict_yaml.read(text).value
+    except strict_yaml.Unreadable as error:
+        raise ValueError(f"line {error.line}: {error}") from None
 
 
 def _plain_json(text: str) -> Any:
@@ -125,31 +157,29 @@ def _registry_servers(document: dict[str, Any], *, is_alone: bool) -> list[Any] 
     """The servers if the file is a `server.json`, too: by itself, or as the registry's API wraps it; else None."""
     found = list[Any]()
     servers, server = document.get("servers"), document.get("server")
-    if isinstance(servers, list):
-        found += [each.get("server", each) if isinstance(each, dict) else each for each in servers]
+    if isinstance(servers, list) and not all(isinstance(each, dict) and "command" in each for each in servers or [0]):
+        found += map(_of_api, servers)
     # Beside a client's servers it may be a setting.
     if isinstance(server, dict) and (is_alone or isinstance(server.get("name"), str)):
-        found.append(server)
+        found.append(_of_api(document))
     if isinstance(document.get("name"), str) and ("packages" in document or "remotes" in document):
         found.append(document)
     return found if found or isinstance(servers, list) else None
 
 
-def _containers(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects that hold a client's servers by name."""
-    found = [document[key] for key in ("mcpServers", "mcp_servers", "servers") if isinstance(document.get(key), dict)]
-    mcp = document.get("mcp")
-    if not isinstance(mcp, dict):
-        return found
-    inner = mcp.get("servers")
-    if isinstance(inner, dict):
-        found.append(inner)
-    # Of a client that has its servers elsewhere, `mcp` has settings, too: what is no object is none of its servers.
-    bare = {key: each for key, each in mcp.items() if isinstance(each, dict) and each is not inner} if found else mcp
-    return [*found, bare]
+def _of_api(answer: Any) -> Any:
+    """The server in an answer of the registry, which says more about it beside it."""
+    server = answer.get("server", answer) if isinstance(answer, dict) else answer
+    meta = answer.get("_meta") if isinstance(answer, dict) else None
+    if not isinstance(server, dict) or server is answer or not isinstance(meta, dict):
+        return server
+    own = server.get("_meta")
+    return {**server, "_meta": {**(own if isinstance(own, dict) else {}), **meta}}
 
 
 def _nothing_found(document: dict[str, Any]) -> InvalidRequest:
+    if document.get("command") or document.get("url"):
+        return InvalidRequest('this is one server without a name: write {"mcpServers": {"NAME": …}} around it')
     if isinstance(document.get("mcp_server"), dict):
         return InvalidRequest("there are no servers in the file: is `mcp_servers` meant, instead of `mcp_server`?")
     if isinstance(document.get("name"), str):

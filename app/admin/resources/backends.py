@@ -1,6 +1,6 @@
 """…/backends and …/failures, of one tenant."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -38,13 +38,15 @@ from app.backends.upstreams.sealed_headers import origin_of, sealed
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, Scope, Selection, is_name, views
+from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant, is_name, views
 from app.domain.resources.backends import HIDDEN
+from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
 from app.errors import BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
 from app.storage.tools.approvals import Judgement
+from app.text.credentials import restored
 
 router = ResourceRouter(tags=["backends"])
 
@@ -82,7 +84,7 @@ class MissedAnswer(BaseModel):
     count: int = Field(description="How often the backend asked for it.")
     proposal: dict[str, Any] | None = Field(
         description="What to add to `sandbox`, of a `limit` to `limits`; null: no entry would help, or none should.",
-        examples=[{"read": ["/srv/repository"]}, {"network": "host"}, {"pids": 128}],
+        examples=[{"read": ["/srv/repository"]}, {"network": {"allow": ["127.0.0.1:5432"]}}, {"pids": 128}],
     )
     granted_by: str | None = Field(
         description="The scope that adding it needs; null: there is no proposal.",
@@ -123,10 +125,13 @@ class CheckAnswer(BaseModel):
     start_reason: str = Field(description="Why they are executed, if its `start` is another.")
 
     @classmethod
-    def of(cls, result: CheckResult, spec: BackendSpec, access: Access) -> Self:
+    def of(cls, result: CheckResult, spec: BackendSpec, access: Access, tenant: Tenant) -> Self:
         steps = [StepAnswer(step=step.name, ms=step.ms) for step in result.steps]
         found = result.findings.missed
-        scopes = [None if each.proposal is None else scope_to_change(spec, [member_of(each)]) for each in found]
+        scopes = [
+            None if each.proposal is None else _scope_to_add(spec, member_of(each), each.proposal, tenant)
+            for each in found
+        ]
         may = [each is not None and has_scope(access.principal, access.tenant, each) for each in scopes]
         missed = [
             {**asdict(each), "granted_by": scope, "may_grant": allowed}
@@ -189,16 +194,20 @@ async def change_backend(
 ) -> ChangedBackend:
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
-    stop. Only the platform switches on what the platform has switched off."""
-    if patch.model_fields_set - _OF_URL and not is_platform_admin(access.principal):
+    stop. Only the platform switches on what the platform has switched off. They may also have in its
+    `sandbox.network.allow` what the tenant's `network_allow` has."""
+    asked = patch.model_fields_set - ({"sandbox"} if _is_of_the_network(patch) else set[str]())
+    if asked - _OF_URL and not is_platform_admin(access.principal):
         raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
-    needed = scope_to_change(spec, patch.model_fields_set)
+    needed = scope_to_change(spec, asked)
     if not has_scope(access.principal, access.tenant, needed):
         raise Forbidden([needed], held=access.principal.scopes)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = _patched(access, spec, patch, switch)
+    if _is_of_the_network(patch):
+        await _require_may_allow(access, spec.sandbox, changed.sandbox)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -250,16 +259,16 @@ async def check_backend(access: MayManage, backend: BackendName, request: Reques
 @asynccontextmanager
 async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[CheckAnswer]]:
     """Raises Conflict, StorageUnavailable: it is not checked."""
-    limits, target = (await access.admin.tenants.get(access.tenant)).limits, f"backends/{spec.name}"
+    tenant, target = await access.admin.tenants.get(access.tenant), f"backends/{spec.name}"
 
     async def check(steps: Steps) -> CheckAnswer:
         steps.expect("catalog")
-        found = await access.admin.check(spec, limits, steps)
+        found = await access.admin.check(spec, tenant.limits, steps)
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
         await access.require_still(Scope.TENANT_ADMIN)
-        return CheckAnswer.of(replace(found, steps=steps.taken), spec, access)
+        return CheckAnswer.of(replace(found, steps=steps.taken), spec, access, tenant)
 
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
@@ -293,6 +302,7 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     require_may_register(access, body.url)
     by_platform = is_platform_admin(access.principal)
     spec: BackendSpec = body.value(tenant=access.tenant)
+    _require_secrets(spec)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
@@ -311,10 +321,37 @@ def require_may_register(access: Access, url: str | None) -> None:
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
 
 
+def _is_of_the_network(patch: BackendPatch) -> bool:
+    return patch.sandbox is not None and patch.sandbox.model_fields_set == {"network"}
+
+
+async def _require_may_allow(access: Access, old: Sandbox, new: Sandbox) -> None:
+    """Raises Forbidden: it is more than the platform lets the tenant's own administrators give."""
+    if is_platform_admin(access.principal):
+        return
+    kinds = {old.network_kind, new.network_kind}
+    if "allow" not in kinds or kinds & {"web", "host"} or (new.has_web and not old.has_web):
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+    more = set(new.allow) - set(old.allow)
+    lacking = not_covered(more, (await access.admin.tenants.get(access.tenant)).network_allow) if more else []
+    if lacking:
+        why = f": the tenant's `network_allow` does not have {', '.join(sorted(lacking))}"
+        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes, why=why)
+
+
 def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
     """What a change of these members of the backend needs."""
     of_tenant = _OF_TENANT if spec.url is None else _OF_URL
     return Scope.TENANT_ADMIN if of_tenant.issuperset(members) else Scope.PLATFORM_ADMIN
+
+
+def _scope_to_add(spec: BackendSpec, member: str, proposal: Mapping[str, Any], tenant: Tenant) -> Scope:
+    """What adding this to a member of the backend needs."""
+    network = proposal.get("network")
+    may_be_theirs = spec.sandbox.network_kind in ("none", "allow") and isinstance(network, Mapping)
+    if may_be_theirs and not not_covered(network["allow"], tenant.network_allow):
+        return Scope.TENANT_ADMIN
+    return scope_to_change(spec, [member])
 
 
 async def url_if_there(access: Access, name: str) -> str | None:
@@ -362,6 +399,14 @@ def _sealed(access: Access, spec: BackendSpec, known: BackendSpec | None = None)
     return replace(spec, headers={**kept, **sealed(access.admin.sealer, spec.tenant, spec.name, spec.url, new)})
 
 
+def _require_secrets(spec: BackendSpec) -> None:
+    """Raises InvalidRequest: the definition has marks that stand for no secret."""
+    for name, words in (("args", spec.args), ("url", (spec.url or "",)), ("env", spec.env.values())):
+        if any(HIDDEN in each for each in words):
+            what = f"`{HIDDEN}` stands for a secret that is already set in the same place, but none is: give it again"
+            raise InvalidRequest(what, field=name)
+
+
 def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
     changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
     if env := changes.get("env"):  # HIDDEN stands for the value that is there
@@ -369,10 +414,18 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
     if headers := changes.get("headers"):
         kept = {name for name, value in headers.items() if value == HIDDEN and name in spec.headers}
         changes["headers"] = {name: value for name, value in headers.items() if name not in kept}
+    if changes.get("args"):
+        changes["args"] = list(restored(changes["args"], spec.args))
+    if changes.get("url") and spec.url is not None:
+        changes["url"] = restored([changes["url"]], [spec.url])[0]
     shown = flat(spec)
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
-    body = patched(StoredBackend, members, changes, nulls=("limits",))
-    new: BackendSpec = body.value(version=spec.version, tenant=spec.tenant)
+    # Not looked at again: it may have marks, where a secret does not open.
+    as_it_is: dict[str, Any] = {} if "env" in changes else {"env": spec.env}
+    body = patched(StoredBackend, members | dict.fromkeys(as_it_is), changes, nulls=("limits",))
+    new: BackendSpec = replace(body.value(version=spec.version, tenant=spec.tenant), sealed=spec.sealed, **as_it_is)
+    if (new.env, new.args, new.url) != (spec.env, spec.args, spec.url):
+        _require_secrets(new)
     if (new.url is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")

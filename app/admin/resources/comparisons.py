@@ -5,7 +5,8 @@ those may ask who may replace them, and each question is in the audit trail: it 
 """
 
 import hmac
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from app.admin._route import ResourceRouter
@@ -18,13 +19,14 @@ from app.auth.policy import is_platform_admin
 from app.auth.sealing import SealBroken
 from app.auth.tokens import place_of
 from app.backends.upstreams.sealed_headers import opened
+from app.text.credentials import restored
 
 router = ResourceRouter()
 
 
 @router.post("/backends/{backend}:compare", dependencies=[ONCE], tags=["backends"])
 async def compare_backend(access: MayPerhapsManage, backend: BackendName, body: BackendComparison) -> Comparison:
-    """Which of these values of `env` and `headers` are not those that the backend has. Changes nothing."""
+    """Which of these values of `env`, `headers`, `args` and `url` the backend has not. Changes nothing."""
     if not is_platform_admin(access.principal):
         require_may_register(access, await url_if_there(access, backend))
     spec = await find_backend(access, backend)
@@ -35,6 +37,9 @@ async def compare_backend(access: MayPerhapsManage, backend: BackendName, body: 
         for name, value in values.items()
         if not _is_same(value, partial(open_one, name))
     ]
+    for name, given, known in (("args", body.args, spec.args), ("url", body.url and [body.url], [spec.url or ""])):
+        if given is not None and not _is_same(_joined(restored(given, known)), partial(_joined, known)):
+            different.append(name)
     await access.admin.audit.append(access.act("backend.compare", f"backends/{spec.name}", " ".join(body.names())))
     return Comparison(different=different)
 
@@ -52,6 +57,10 @@ async def compare_issuer(access: MayManage, issuer: IssuerId, body: IssuerCompar
     )
     await access.admin.audit.append(access.act("issuer.compare", f"issuers/{found.id}", found.issuer))
     return Comparison(different=[] if is_same else ["secret"])
+
+
+def _joined(words: Sequence[str]) -> str:
+    return json.dumps([*words])
 
 
 def _is_same(value: str, stored: Callable[[], str]) -> bool:

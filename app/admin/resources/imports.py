@@ -76,6 +76,8 @@ def _shown(entry: Entry, *, applied: bool) -> ImportedEntry:
         source=_encodable(entry.source),
         name=entry.name or None,
         outcome="skipped" if entry.problems else "created" if applied else "would_create",
+        becomes=None if entry.problems else entry.command_line,
+        needs=[] if entry.problems else entry.needs,
         problems=[_encodable(each).replace(ASK, "the request's `env`") for each in entry.problems],
         notes=[_encodable(each) for each in entry.notes],
     )

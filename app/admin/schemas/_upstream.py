@@ -39,7 +39,8 @@ Url = Annotated[
     AfterValidator(_checked_url),
     Field(
         description="Where the server is, instead of `command`: an https URL without a user name. http and addresses "
-        "that are not public need `TRUNKLINE_UPSTREAM_ALLOW`."
+        "that are not public need `TRUNKLINE_UPSTREAM_ALLOW`. Credentials that are recognised in it, such as a "
+        "parameter `token`, are write-only: shown as `***`."
     ),
 ]
 HeaderName = Annotated[str, AfterValidator(_checked_name)]

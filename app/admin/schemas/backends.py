@@ -1,7 +1,7 @@
 """Bodies: backends. Their members are declared in `app.domain.resources.backends`; here are those whose rules need more
 than the domain knows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,6 +17,7 @@ from app.domain import BackendSpec, Timeouts
 from app.domain.resources import backends
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.members import declared_members
+from app.text.credentials import hidden, hidden_in
 
 MAX_WARM = 1000
 
@@ -103,12 +104,24 @@ def _hidden(env: Mapping[str, str]) -> dict[str, str]:
     return dict.fromkeys(env, HIDDEN)
 
 
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    return list(hidden(words))
+
+
+def _address(url: str | None) -> str | None:
+    return None if url is None else hidden_in(url)
+
+
 @shows(StoredBackend)
 class BackendAnswer(Answer):
     """A backend."""
 
     command: Annotated[str | None, BeforeValidator(lambda command: command or None)] = Field(
         description="null: it is reached by `url`."
+    )
+    url: Annotated[str | None, BeforeValidator(_address)] = Field(description=f"Credentials in it are `{HIDDEN}`.")
+    args: Annotated[list[str], BeforeValidator(_without_secrets)] = Field(
+        description=f"Credentials that are recognised in them are `{HIDDEN}`."
     )
     headers: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
         description=f"Names only: every value is `{HIDDEN}`."

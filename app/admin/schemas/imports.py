@@ -13,6 +13,7 @@ from app.admin.importing import Entry
 from app.admin.schemas.backends import BackendBody, EnvValue
 from app.admin.schemas.fields import Strict
 from app.backends.upstreams.requests import is_own
+from app.domain.resources.backends import HIDDEN
 
 MAX_DOCUMENT_BYTES = 3 * 2**20  # with its escapes it fits a body of the usual 4 MiB
 
@@ -32,9 +33,9 @@ def _document(value: object) -> object:
 
 _DOCUMENT_SCHEMA = {
     "anyOf": [{"type": "object", "additionalProperties": True}, {"type": "string", "maxLength": MAX_DOCUMENT_BYTES}],
-    "description": "A file with `mcpServers` (also of its `projects`), `servers`, `mcp` or `mcp.servers`, a "
-    "`server.json` of the registry, or the text of one of them; as text also `mcp_servers` in TOML. At most 3 MiB; "
-    "with comments, or as TOML, 1 MiB.",
+    "description": "A file with `mcpServers` (also of its `projects`), `servers`, `mcp`, `mcp.servers` or "
+    "`context_servers`, a `server.json` of the registry, the `manifest.json` of a bundle, or the text of one of them; "
+    "as text also `mcp_servers` in TOML, and YAML. At most 3 MiB; with comments, as TOML or YAML, 1 MiB.",
 }
 Document = Annotated[str, BeforeValidator(_document), WithJsonSchema(_DOCUMENT_SCHEMA)]
 # Not only names of variables: there are placeholders for inputs and files, too.
@@ -58,6 +59,11 @@ class ImportedEntry(BaseModel):
     source: str = Field(description="Its name in the document.")
     name: str | None = Field(description="The backend's name; null if none can be derived.")
     outcome: Literal["would_create", "created", "skipped"]
+    becomes: str | None = Field(description="The command line or the URL, without secrets; null if it is skipped.")
+    needs: list[str] = Field(
+        description="Addresses and files that its definition names.",
+        examples=[["network: db.internal:5432", "file: /srv/notes"]],
+    )
     problems: list[str] = Field(description="Why it is skipped.")
     notes: list[str] = Field(description="What else there is to know of it: for example its project.")
 
@@ -90,7 +96,8 @@ def validated(entry: Entry) -> Entry:
         return entry
     entry = _without_own_headers(entry)
     try:
-        body_of(entry)
+        if body_of(entry).value().lacks_secrets:
+            return entry.refused(f"has `{HIDDEN}` where a secret should be: write the secret into the file")
     except ValidationError as error:
         # Without the input: an env value may be a secret.
         found = error.errors(include_input=False, include_url=False, include_context=False)

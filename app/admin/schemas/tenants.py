@@ -45,6 +45,7 @@ class TenantAnswer(Answer):
     sandbox_exempt: bool
     registry: str
     inspections: str
+    network_allow: list[str]
     version: int
 
 

@@ -10,6 +10,7 @@ import msgspec
 from app.backends.catalog.judging import Found
 from app.domain import BackendSpec
 from app.protocol.toolset.offer import Known, Offer
+from app.text.credentials import hidden, hidden_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,14 @@ class Decision:
 
 
 def definition_of(spec: BackendSpec) -> str:
-    """The same for versions of a backend that start the same program in the same way, or ask the same server."""
+    """The same for versions of a backend that start the same program in the same way, or ask the same server. Secrets
+    are in it as they are sealed: it is stored, and nobody is to try them on it."""
+    secret: tuple[object, ...] = (
+        (spec.sealed.hex(),) if spec.sealed else (spec.args, sorted(spec.env.items()), spec.url)
+    )
     parts: tuple[object, ...] = (
-        spec.command, spec.args, sorted(spec.env.items()), spec.cwd, asdict(spec.sandbox), spec.state,
+        spec.command, hidden(spec.args), *secret, spec.cwd, asdict(spec.sandbox), spec.state,
     )  # fmt: skip
     if spec.url is not None:
-        parts = (spec.url, spec.transport, sorted(spec.headers.items()))
+        parts = (hidden_in(spec.url), *secret, spec.transport, sorted(spec.headers.items()))
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

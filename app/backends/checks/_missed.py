@@ -10,11 +10,13 @@ from itertools import islice
 from os.path import basename, dirname
 from typing import Any, Literal
 
+from app.backends.checks._registered import destinations_in
 from app.domain import BackendSpec
+from app.domain.resources.destinations import LOCALHOST, is_destination, is_metadata, not_covered, parse
+from app.domain.resources.fields import Unfit
 from app.jail.sandbox.paths import NEVER
 from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
 from app.processes.endings import of_words
-from app.text.public_addresses import Address, is_public
 
 MOST = 10  # of a report
 _LAST = 3  # so many calls, and files that nobody names, are reported after a failure
@@ -22,9 +24,9 @@ _LAST = 3  # so many calls, and files that nobody names, are reported after a fa
 # asks for thousands and names all of them, and the node's event loop waits for this.
 _LOOKED_AT, _COMPARED = 1000, 50
 _NAMES = "names (DNS)"
+_V6_LOOPBACK, _V4_LOOPBACK = "[::1]:", "127.0.0.1:"
 _SOCKETS, _UNKNOWN = ("socket(AF_INET)", "socket(AF_INET6)"), "unknown (it may not even make a socket)"
 _NAMESPACES = ("unshare", "clone", "setns", "mount", "umount2", "pivot_root")
-_WEB_PORTS = (80, 443)
 _NODES = ("node", "nodejs", "npx", "npm", "tsx")
 _URLS = ("url", "urls")  # parameters of tools
 MAX_NAME = 64  # of a tool
@@ -42,19 +44,30 @@ _is_secret = re.compile(
 # What an entry opens, or why there is none.
 _OPENS_ALL = (
     "`host` opens everything that this node reaches: your internal network, and the gateway's Redis and database with "
-    "it. Nothing narrower reaches this."
+    "it."
 )
-_GOES_AROUND = f"It does not use the proxy of `network: web`, so `web` would not help. {_OPENS_ALL}"
-_IF_PUBLIC = "`web` reaches it if the name leads to public addresses only."
-_LINK_LOCAL = "No entry is proposed: a cloud hands out the machine's credentials there."
-_UNHEARD = f"Nothing listens there on this node now: without that no entry helps. {_OPENS_ALL}"
+_GOES_AROUND = (
+    "It does not use the proxy of `network: web`, so `web` would not help. Name what it reaches in `network.allow`, as "
+    f"HOST:PORT. {_OPENS_ALL}"
+)
+_BY_REGISTRATION = "Its registration names it; what the program asked for is not known, as it resolves no name yet."
+_IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
+_NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
+_NAMES_ITS_NETWORK = (
+    "The name leads to an address that is not public: its entry in `network.allow` has to say into which network, like "
+    "db.example.com:5432@10.20.0.0/16."
+)
+_NOWHERE = "No entry of `allow` leads there."
+# Who asks for the credentials of a cloud's machine should not get them.
+_METADATA = "No entry is proposed: a cloud hands out the machine's credentials there."
+_UNHEARD = "Nothing listens there on this node now: without that no entry helps."
 _WEB_OR_HOST = (
-    "Not known which entry helps: `web` reaches public addresses on the ports 80 and 443, `host` everything that this "
-    "node reaches."
+    "Not known which entry helps: `allow` reaches what it names, as HOST:PORT, `web` public addresses on the ports 80 "
+    "and 443, `host` everything that this node reaches."
 )
 _IF_PROXIES = (
-    "A check calls no tool. `web` helps if the program uses the proxy variables, as most do; one that does not, such "
-    "as Node before 22.21, needs `host`, which opens everything that this node reaches."
+    "A check calls no tool. `web` helps if the program uses the proxy variables, as most do; for one that does not, "
+    "such as Node before 22.21, name what it reaches in `network.allow`, as HOST:PORT."
 )
 _NO_ENTRY = "No entry of `sandbox` allows it, short of `mode: off`."
 _ITS_OWN_SANDBOX = (
@@ -126,17 +139,16 @@ def findings(
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
     text = "\n".join([registered, *stderr])
-    addresses, named, calls, files = _proxied(besides.refused), list[Missed](), list[Missed](), list[Missed]()
+    addresses, named, calls, files = _proxied(besides.refused, spec), list[Missed](), list[Missed](), list[Missed]()
     asked, meant = _without_steps(asked, registered)
     for each, count in asked:
         kind, what = each["kind"], each["what"]
         if kind == "system call" and what in _SOCKETS:
-            addresses.append(Missed("address", _UNKNOWN, None, count, None, note=_WEB_OR_HOST))
+            addresses += _registered(spec, count) or [Missed("address", _UNKNOWN, None, count, None, note=_WEB_OR_HOST)]
         elif kind == "system call":
             calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
         elif kind == "address":
-            network, note = _direct(what, spec.sandbox.network, each, has_proxy=besides.has_proxy)
-            addresses.append(Missed(kind, what, None, count, _entry(network), note=note))
+            addresses += _direct(spec, each, count, has_proxy=besides.has_proxy)
         elif kind == "file":
             is_hidden = each.get("is_hidden", False)
             is_named = _names(registered if is_hidden else text, what)
@@ -151,9 +163,9 @@ def findings(
             (named if is_named else files).append(missed)
     if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
         what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"
-        entry = None if _is_node(spec) else _entry("web")
+        entry = None if _is_node(spec) else {"network": "web"}
         addresses.append(Missed("address", what, None, len(besides.reaching), entry, note=_IF_PROXIES))
-    reported = named[:_COMPARED] + addresses[:_COMPARED]
+    reported = named[:_COMPARED] + _by_localhost(addresses[:_COMPARED])
     if has_failed:
         reported += calls[:_LAST] + ([] if named else files[:_LAST])
     return Findings(tuple(_merged(reported)[:MOST]), unwatched)
@@ -300,25 +312,58 @@ def _path_entry(each: Mapping[str, Any], *, is_named: bool) -> tuple[Mapping[str
 # --- the network
 
 
-def _entry(network: str | None) -> Mapping[str, Any] | None:
-    return None if network is None else {"network": network}
+def _to(address: str, count: int, note: str | None = None) -> Missed:
+    """With the entry that reaches this address, and nothing else."""
+    return Missed("address", address, None, count, {"network": {"allow": [address]}}, note=note)
 
 
-def _direct(address: str, network: str, each: Mapping[str, Any], *, has_proxy: bool) -> tuple[str | None, str | None]:
-    """The narrowest `network` that reaches an address which was asked for without a proxy, and what is to be said."""
-    if network == "host":
-        return None, None
+def _direct(spec: BackendSpec, each: Mapping[str, Any], count: int, *, has_proxy: bool) -> list[Missed]:
+    """Who was asked for without a proxy, or which names its registration has where it resolved one."""
+    address, kind = each["what"], spec.sandbox.network_kind
+    if kind == "host":
+        return [Missed("address", address, None, count, None)]
     if address == _NAMES:
-        return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
-    host, _, port = address.rpartition(":")
-    ip = ip_address(host.strip("[]"))
-    if ip.is_link_local:  # who asks for the credentials of a cloud's machine should not get them
-        return None, _LINK_LOCAL
-    if not each.get("is_heard", True):
-        return "host", _UNHEARD
-    if not _is_of_the_web(ip, int(port)):
-        return "host", _OPENS_ALL
-    return ("host", _GOES_AROUND) if has_proxy or network == "web" else ("web", None)
+        goes_around = has_proxy or spec.sandbox.has_web
+        entry, note = (None, _GOES_AROUND) if goes_around else ({"network": "web"}, None)
+        return _registered(spec, count, only_names=True) or [Missed("address", _NAMES, None, count, entry, note=note)]
+    if _is_metadata(address.rpartition(":")[0]):
+        return [Missed("address", address, None, count, None, note=_METADATA)]
+    if not _can_be_named(address):
+        return [Missed("address", address, None, count, None, note=_NOWHERE)]
+    return [_to(address, count, None if each.get("is_heard", True) else _UNHEARD)]
+
+
+def _registered(spec: BackendSpec, count: int, *, only_names: bool = False) -> list[Missed]:
+    """What the backend's registration names and it does not reach yet."""
+    found = dict.fromkeys(each for each in destinations_in(spec) if each not in spec.sandbox.allow)
+    named = [each for each in found if _can_be_named(each) and not (only_names and _is_address(each))]
+    return [_to(each, count, _BY_REGISTRATION) for each in named[:_COMPARED]]
+
+
+def _by_localhost(addresses: Sequence[Missed]) -> list[Missed]:
+    """One for each. Who asks for `localhost` tries ::1, and perhaps 127.0.0.1 then: an entry for the former would lead
+    him to where nobody may listen, and one for `localhost` leads to whoever does."""
+    both = {each.what.rpartition(":")[2] for each in addresses if each.proposal and each.what.startswith(_V6_LOOPBACK)}
+    kept = dict[str, Missed]()
+    for found in addresses:
+        host, _, port = found.what.rpartition(":")
+        is_either = port in both and f"{host}:" in (_V6_LOOPBACK, _V4_LOOPBACK)
+        each = _to(f"{LOCALHOST}:{port}", found.count, found.note) if is_either else found
+        before = kept.get(each.what)
+        kept[each.what] = each if before is None else replace(before, count=before.count + each.count)
+    return list(kept.values())
+
+
+def _can_be_named(address: str) -> bool:
+    try:
+        is_destination(address)
+    except Unfit:
+        return False
+    return True
+
+
+def _is_address(destination: str) -> bool:
+    return parse(destination).network is not None
 
 
 def _are_forbidden(paths: Sequence[str], forbidden: Sequence[str]) -> bool:
@@ -327,29 +372,39 @@ def _are_forbidden(paths: Sequence[str], forbidden: Sequence[str]) -> bool:
     return any(f"{path}/".startswith(each) or each.startswith(f"{path}/") for path in paths for each in never)
 
 
-def _proxied(refused: Sequence[tuple[str, str]]) -> list[Missed]:
-    """What was asked of the proxy, and is refused by a rule (there is no network) or for what it is."""
+def _proxied(refused: Sequence[tuple[str, str]], spec: BackendSpec) -> list[Missed]:
+    """What was asked of the proxy or of a listener, and is refused by a rule (it is not allowed, or there is no
+    network) or for what it is."""
     found = list[Missed]()
     for (destination, reason), count in Counter(refused).items():
         if reason in ("rule", "address", "port"):
-            network, note = _by_proxy(destination, reason)
-            found.append(Missed("address", _shown(destination), None, count, _entry(network), note=note))
+            found.append(_refused(_shown(destination), reason, count, spec))
     return found[::-1]
 
 
-def _by_proxy(destination: str, reason: str) -> tuple[str | None, str | None]:
-    host, _, port = destination.rpartition(":")
+def _refused(destination: str, reason: str, count: int, spec: BackendSpec) -> Missed:
+    why_not = _why_no_entry(destination, reason, spec)
+    if why_not is not None:
+        return Missed("address", destination, None, count, None, note=why_not)
+    return _to(destination, count, _IF_PUBLIC if parse(destination).name else None)
+
+
+def _why_no_entry(destination: str, reason: str, spec: BackendSpec) -> str | None:
+    if _is_metadata(destination.rpartition(":")[0]):
+        return _METADATA
+    if not _can_be_named(destination):
+        return _NOWHERE
+    known, is_allowed = parse(destination), not not_covered([destination], spec.sandbox.allow)
+    if reason == "address" and known.name and (is_allowed or not known.is_private_name):
+        return _NAMES_ITS_NETWORK
+    return _NEVER_REACHED if is_allowed else None
+
+
+def _is_metadata(host: str) -> bool:
     try:
-        ip = ip_address(host.strip("[]"))
+        return is_metadata(ip_address(host.strip("[]")))
     except ValueError:
-        return ("web", _IF_PUBLIC) if reason == "rule" and int(port) in _WEB_PORTS else ("host", _OPENS_ALL)
-    if ip.is_link_local:
-        return None, _LINK_LOCAL
-    return ("web", None) if reason == "rule" and _is_of_the_web(ip, int(port)) else ("host", _OPENS_ALL)
-
-
-def _is_of_the_web(ip: Address, port: int) -> bool:
-    return is_public(ip) and port in _WEB_PORTS
+        return False
 
 
 def _is_node(spec: BackendSpec) -> bool:

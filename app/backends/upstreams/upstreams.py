@@ -151,6 +151,8 @@ class Upstreams:
                 await anyio.sleep(attempts.delay_s(-1))
 
     async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, Flow]:
+        if spec.lacks_secrets:
+            raise CannotConnect("the secret in its url cannot be opened: give it again", is_refused=True)
         try:
             url = parse_url(spec.url or "")
             headers = base_headers(url.authority, self._parts.headers_of(spec))

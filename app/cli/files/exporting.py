@@ -2,13 +2,15 @@
 to be filled in."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.current import CurrentTenant
 from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind
-from app.cli.files.strict_yaml import written
+from app.domain.resources.backends import HIDDEN
+from app.text.strict_yaml import written
 
 _ABOUT = """# What a gateway has, for `trunkline apply`.
 """
@@ -55,12 +57,20 @@ class Exported:
         found |= _switch(current)
         if kind.has_references:
             found = {member: references.changed(value, references.escaped) for member, value in found.items()}
+        for member in kind.secret_parts:
+            if member in found:
+                found[member] = references.changed(found[member], partial(self._with_references, tenant, name, member))
         for member in kind.secret_maps:
             if values := current.get(member):
                 found[member] = {key: self._reference(tenant, name, key) for key in sorted(values)}
         if kind.secrets and current.get("jwks_url") is None and current.get("discovery_url") is None:
             found["secret"] = self._reference(tenant, name, "secret")
         return found
+
+    def _with_references(self, tenant: str, name: str, member: str, text: str) -> str:
+        """The text, with a reference for each secret that it is shown without."""
+        first, *others = text.split(HIDDEN)
+        return first + "".join(self._reference(tenant, name, member) + each for each in others)
 
     def _reference(self, *words: str) -> str:
         # Different words can make the same name; two secrets must not become one.

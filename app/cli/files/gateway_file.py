@@ -12,11 +12,13 @@ from app.admin.schemas.fields import ELSEWHERE
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind
-from app.cli.files.strict_yaml import Text, Unreadable, read
 from app.cli.files.text import read_text
 from app.domain import is_name
+from app.domain.resources.backends import HIDDEN
 from app.errors import InvalidRequest
+from app.text.credentials import hidden
 from app.text.meant import did_you_mean
+from app.text.strict_yaml import Text, Unreadable, read
 from app.text.terminal.text import printable
 
 MAX_FILE_BYTES = 32 << 20
@@ -197,8 +199,13 @@ class _File:
     def _filled(self, kind: Kind, members: dict[str, Any], at: tuple[str, ...]) -> dict[str, Any]:
         """The members, with what references in secret ones name."""
         body = dict(members)
-        for name in body.keys() - {*kind.secret_maps, *kind.secrets} if kind.has_references else ():
+        for name in body.keys() - {*kind.secret_maps, *kind.secret_parts, *kind.secrets} if kind.has_references else ():
             body[name] = references.changed(body[name], references.unescaped)
+        for name in kind.secret_parts:
+            if isinstance(words := body.get(name), list):
+                body[name] = self._parts_filled(words, (*at, name))
+            elif name in body:
+                body[name] = self._parts_filled([words], (*at, name))[0]
         for name in kind.secret_maps:
             if isinstance(body.get(name), dict):
                 body[name] = {
@@ -209,6 +216,16 @@ class _File:
             if name in body:
                 body[name] = self._one_filled(body[name], (*at, name))
         return body
+
+    def _parts_filled(self, words: list[Any], at: tuple[str, ...]) -> list[Any]:
+        """With what references name, if that is not shown: only what is recognised as a secret is hidden there."""
+        if not all(isinstance(each, str) for each in words):
+            return words
+        found = [references.parts_filled(word, lambda one: str(self._one_filled(one, at))) for word in words]
+        meant = hidden([references.parts_filled(word, lambda _: HIDDEN) for word in words])
+        if hidden(found) != meant:
+            self._say(at, "what a reference names would be shown there: it is no place that is known for a secret")
+        return found
 
     def _one_filled(self, value: Any, at: tuple[str, ...], *, may_be_empty: bool = False) -> Any:
         if isinstance(value, str):
@@ -222,8 +239,9 @@ class _File:
         """A value that answers and plans show must not become a secret."""
         if kind.has_references:
             for name, value in members.items():
-                if name not in (*kind.secret_maps, *kind.secrets) and references.has_reference(str(value)):
-                    places = " and ".join(f"`{each}`" for each in (*kind.secret_maps, *kind.secrets))
+                secret = (*kind.secret_maps, *kind.secret_parts, *kind.secrets)
+                if name not in secret and references.has_reference(str(value)):
+                    places = " and ".join(f"`{each}`" for each in secret)
                     self._say((*at, name), f"references stand in {places} only: everything else is shown to readers")
 
     def _validated(self, model: type[BaseModel], members: dict[str, Any], at: tuple[str, ...]) -> Any:

@@ -31,6 +31,7 @@ class Kind:
     example: Mapping[str, Any]
     named_by: str = "name"
     secret_maps: tuple[str, ...] = ()
+    secret_parts: tuple[str, ...] = ()  # members of which parts are secrets
     secrets: tuple[str, ...] = ()
     list_is_whole: bool = True
 
@@ -82,6 +83,7 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 BACKENDS = Kind(
     "backends", "backend", "Servers: a `command` that the gateway starts, or a `url`.", BackendBody,
     lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
+    secret_parts=("args", "url"),
 )  # fmt: skip
 TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
 GUIDES = section_of(guides.GUIDES, {"text": "x"})

@@ -152,7 +152,10 @@ def differences(
     compared = {name: value for name, value in wanted.shown.items() if _is_compared(name, wanted, current)}
     found = changes(current, compared, secret=kind.secret_maps)
     plain = {name: value for name, value in compared.items() if name not in kind.secret_maps}
-    patch = merge_patch(current, plain)
+    patch = {
+        name: wanted.body[name] if name in kind.secret_parts else value
+        for name, value in merge_patch(current, plain).items()
+    }
     for name in kind.secret_maps:
         if secret := _secret_patch(wanted.body.get(name) or {}, current.get(name) or {}):
             patch[name] = secret
@@ -187,6 +190,11 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
     for name in wanted.kind.secret_maps:
         known = {key: value for key, value in (wanted.body.get(name) or {}).items() if key in (current.get(name) or {})}
         asked |= {name: known} if known else {}
+    for name in wanted.kind.secret_parts:
+        given = wanted.body.get(name)
+        # What is shown alike may have another secret; where a mark stands for it in the file, too, it stays.
+        if given and given != wanted.shown[name] and wanted.shown[name] == current.get(name):
+            asked[name] = given
     if wanted.kind is ISSUERS and wanted.body.get("secret") is not None:
         if not _has_secret(current):
             return [("secret", "")]
@@ -195,7 +203,7 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
         return []
     different = set(rest.compare(path, asked))
     known_names = {f"{name}.{key}": (name, key) for name in wanted.kind.secret_maps for key in asked.get(name, ())}
-    known_names |= {"secret": ("secret", "")} if "secret" in asked else {}
+    known_names |= {name: (name, "") for name in ("secret", *wanted.kind.secret_parts) if name in asked}
     if not different <= set(known_names):
         raise GatewayError(f"{rest.url} compares members that were not asked for")
     return [known_names[name] for name in known_names if name in different]

@@ -15,6 +15,7 @@ MAX_SECRET_BYTES = 64 * 1024
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _LIKE_ONE = re.compile(r"(?=\$\{(?:env|file):)")
 _ESCAPED = re.compile(r"\$(?=\$\{(?:env|file):)")
+_PART = re.compile(r"\$?\$\{(?:env|file):[^{}]*\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -26,6 +27,11 @@ def filled(text: str, folder: Path, environ: Mapping[str, str], *, may_be_empty:
         InvalidRequest: a reference is malformed, or there is nothing under that name.
     """
     return _REFERENCE.sub(lambda found: _one(found, folder, environ, may_be_empty=may_be_empty), text)
+
+
+def parts_filled(text: str, fill: Callable[[str], str]) -> str:
+    """The text with its references filled, and those that are escaped as they are meant. Any other `${` is its own."""
+    return _PART.sub(lambda found: found[0][1:] if found[0].startswith("$$") else fill(found[0]), text)
 
 
 def escaped(text: str) -> str:

@@ -25,9 +25,10 @@ from app.storage.audit import Act
 from app.telemetry.capture.captured_message import InspectedMessage, Place
 from app.telemetry.capture.inspection import About, Ending, Identity, Inspection
 from app.telemetry.capture.inspections import Inspections
-from app.telemetry.capture.masking import Mask, names_secret
+from app.telemetry.capture.masking import Mask
 from app.telemetry.capture.session_capture import SessionCapture
 from app.telemetry.metrics import Metrics
+from app.text.credentials import secrets_in
 
 LOOK_EVERY_S = 0.5  # so late its time, or the end of its session, may be noticed
 MAX_UNWRITTEN = 1000  # ends whose entries in the audit trail could not be written yet; the oldest are logged only
@@ -286,17 +287,7 @@ class Inspecting:
         return of
 
     def _secrets(self, spec: BackendSpec) -> list[str]:
-        return [*spec.env.values(), *_in_arguments(spec.args), *self._headers(spec)]
-
-
-def _in_arguments(args: Sequence[str]) -> Iterator[str]:
-    """Values of arguments whose names say that they are secret: `--api-key x`, `--api-key=x`."""
-    for before, each in zip(["", *args], args, strict=False):
-        name, _, value = each.partition("=")
-        if value and names_secret(name.lstrip("-")):
-            yield value
-        elif before.startswith("-") and "=" not in before and names_secret(before.lstrip("-")):
-            yield each
+        return [*spec.env.values(), *secrets_in([*spec.args, *([spec.url] if spec.url else [])]), *self._headers(spec)]
 
 
 def _what(about: About) -> str:

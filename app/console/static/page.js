@@ -80,7 +80,8 @@ function complain(form, words, fields) {
 }
 
 // The body of a form. A field is a string, or what its data-as says: number, number-or-word, lines (an array), json, pairs
-// (NAME=value, an object), json-members (likewise, as JSON), flag. Empty fields are left out, unless data-empty says what they
+// (NAME=value, an object), json-members (likewise, as JSON), flag, network (a word, or HOST:PORT in each line).
+// Empty fields are left out, unless data-empty says what they
 // mean ("null", "[]"). `a.b` is a member of `a`.
 //
 // With data-changes it is a merge patch: only fields that differ from what the page came with, and null for what is gone.
@@ -144,6 +145,10 @@ function valueOf(field, text) {
         if (at < 1) throw wrong("write NAME=value in each line");
         return [line.slice(0, at), line.slice(at + 1)];
       }));
+    case "network": {
+      const words = lines(), allow = words.filter((word) => word !== "web");
+      return words.length === 1 && !words[0].includes(":") ? words[0] : { allow, web: allow.length < words.length };
+    }
     default: return text;
   }
 }

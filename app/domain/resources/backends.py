@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from app.domain.resources.destinations import MAX_DESTINATIONS, Place, parse
 from app.domain.resources.fields import DERIVED, INLINE, UNSENT, Name, Reason, Title, Unfit, no_nul
 
 HOME_WORD = "${home}"  # in a value of a backend's `env`: the home of the process
@@ -32,7 +33,9 @@ EnvName = Annotated[
 ]
 Rest = Literal["parked", "frozen"]  # an idle session has given its process back; or it stands still
 Guarantee = Literal["files", "network", "memory", "pids", "processes"]  # what a sandbox can promise
-Network = Literal["none", "web", "host"]
+NetworkMode = Literal["none", "web", "host"]
+Network = Literal["none", "web", "host", "allow"]  # `allow`: an `AllowList`
+PROXY_PORT = 3128  # of `web`; in a network of the process's own every other port is free
 Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is reached by URL
 
 
@@ -107,6 +110,21 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class AllowList:
+    """A network in which a process reaches certain places, and nothing else."""
+
+    allow: Annotated[
+        tuple[Place, ...],
+        _each_once,
+        Meta(min_length=1, max_length=MAX_DESTINATIONS),
+        "By TCP, without a proxy: `HOST:PORT`, with a name, an address, or a network like 10.20.0.0/16. A name leads "
+        "to public addresses only, unless it ends in `.internal` or another name of private networks, or its network "
+        "is given: `db.example.com:5432@10.20.0.0/16`. 127.0.0.1 is the node.",
+    ] = ()
+    web: Annotated[bool, "Whether the proxy of `web` is there besides."] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sandbox:
     """How processes of a backend are confined."""
 
@@ -124,9 +142,25 @@ class Sandbox:
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     network: Annotated[
-        Network,
-        "`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the node reaches.",
+        NetworkMode | AllowList,
+        "`none`: no network. `web`: public addresses on ports 80 and 443. `host`: everything that the node reaches. Or "
+        "an object: `allow` lists what is reached, as HOST:PORT.",
     ] = "none"
+
+    @property
+    def network_kind(self) -> Network:
+        """In one word."""
+        return "allow" if isinstance(self.network, AllowList) else self.network
+
+    @property
+    def allow(self) -> tuple[str, ...]:
+        """What is reached without a proxy."""
+        return self.network.allow if isinstance(self.network, AllowList) else ()
+
+    @property
+    def has_web(self) -> bool:
+        """Whether public addresses are reached on the ports of `web`."""
+        return self.network.web if isinstance(self.network, AllowList) else self.network == "web"
 
 
 def can_be_kept(sandbox: Sandbox) -> None:
@@ -135,6 +169,12 @@ def can_be_kept(sandbox: Sandbox) -> None:
         raise Unfit("require", "a list in `require` goes with `mode: require`")
     if sandbox.mode == "require" and sandbox.network == "host" and "network" in (sandbox.require or ["network"]):
         raise Unfit("require", "`network: host` confines no network: leave `network` out of what `require` names")
+
+
+def leaves_the_proxy_its_port(sandbox: Sandbox) -> None:
+    """Raises Unfit: two listeners would have the same one."""
+    if sandbox.allow and sandbox.has_web and any(parse(each).port == PROXY_PORT for each in sandbox.allow):
+        raise Unfit("port", "with `web`, port {port} is that of its proxy", port=PROXY_PORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +266,8 @@ class BackendSpec:
     Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
     tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
     identity of the principal whose home it gets (`homes_per_principal`); in a check `missed_log`, the descriptor of a
-    file for what the sandbox keeps from it.
+    file for what the sandbox keeps from it; `sealed`, the secrets of its definition as they are stored, which change
+    only with them.
     """
 
     tenant: str = field(metadata=UNSENT)
@@ -237,7 +278,11 @@ class BackendSpec:
         default="auto", kw_only=True
     )
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
-    args: Annotated[tuple[Text, ...], Meta(max_length=256), "At most 64 KiB in all."] = ()
+    args: Annotated[
+        tuple[Text, ...],
+        Meta(max_length=256),
+        f"At most 64 KiB in all. Credentials that are recognised in them are write-only: shown as `{HIDDEN}`.",
+    ] = ()
     env: Annotated[
         Mapping[EnvName, Text],
         Meta(max_length=128),
@@ -317,6 +362,12 @@ class BackendSpec:
     sandbox_exempt: bool = field(default=False, metadata=DERIVED)
     missed_log: int | None = field(default=None, metadata=DERIVED)
     made: int = field(default=0, compare=False, metadata=DERIVED)
+    sealed: bytes = field(default=b"", compare=False, repr=False, metadata=DERIVED)
+
+    @property
+    def lacks_secrets(self) -> bool:
+        """Whether marks stand where its secrets should: they were not given, or do not open with this secret key."""
+        return any(HIDDEN in each for each in (*self.env.values(), *self.args, self.url or ""))
 
     @property
     def edition(self) -> tuple[int, int]:

@@ -128,6 +128,9 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         read = _reader(inner)
         return lambda plain: None if plain is None else read(plain)
     origin = get_origin(kind)
+    if origin in (Union, UnionType):  # words, or an object
+        objects = next(map(reader_of, filter(is_declared, parts)), None)
+        return lambda plain: objects(plain) if objects is not None and isinstance(plain, Mapping) else plain
     if origin in (tuple, list, frozenset):
         each = _reader(parts[0])
         return lambda plain: origin(map(each, plain))

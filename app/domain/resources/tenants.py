@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from app.domain.resources.destinations import Place
 from app.domain.resources.fields import DERIVED, UNSENT, Name, Reason
 
 RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
@@ -51,5 +52,10 @@ class Tenant:
         "Whether the messages of its sessions may be inspected: with payloads, without, or not at all. Its "
         "administrators may only make it stricter.",
     ] = "allowed"
+    network_allow: Annotated[
+        tuple[Place, ...],
+        Meta(max_length=100),
+        "What its administrators may let its backends reach (`sandbox.network.allow`): these, or parts of them.",
+    ] = ()
     version: int = field(default=1, metadata=UNSENT)
     made: int = field(default=0, compare=False, metadata=DERIVED)  # when, in microseconds

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import anyio
 
-from app.jail.egress._incoming import ClientGone, Incoming
+from app.jail.egress._incoming import Beginning, ClientGone
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.outgoing import Outgoing, Rule
 from app.jail.egress.refusals import Reason, Refused
@@ -86,8 +86,7 @@ class Tunnel:
             return True
         except ExceptionGroup as group:
             for each in (self._client, self._destination):
-                with contextlib.suppress(OSError):
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                _reset(each)
             _, unexpected = group.split(OSError)
             if unexpected is not None:
                 raise unexpected from None
@@ -133,6 +132,12 @@ class Tunnel:
         return len(piece)
 
 
+def _reset(end: socket.socket) -> None:
+    """Closing it will send a reset."""
+    with contextlib.suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
 def _end(sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
@@ -141,9 +146,10 @@ def _end(sink: socket.socket) -> None:
 class Connection:
     """Owns its sockets: they are closed when `serve` returns. To end it, cancel it."""
 
-    def __init__(self, services: Services, client: socket.socket, rule: Rule) -> None:
+    def __init__(self, services: Services, client: socket.socket, beginning: Beginning, rule: Rule) -> None:
         self._services = services
         self._client = client
+        self._beginning = beginning
         self._rule = rule
         self._destination: socket.socket | None = None
         self._tunnel: Tunnel | None = None
@@ -160,20 +166,19 @@ class Connection:
 
     async def serve(self, owner: Owner) -> None:
         """From the first byte to the last."""
-        incoming = Incoming(self._client)
         outgoing: Outgoing | None = None
         try:
             try:
                 async with asyncio.timeout(HEAD_S):
-                    request = await incoming.request()
+                    request = await self._beginning.request()
             except TimeoutError:
                 raise Refused(Reason.SLOW, f"the request did not arrive within {HEAD_S:.0f} s") from None
             outgoing = owner.asks(request.host, request.port)
             reason = owner.full()
             if reason is not None:
                 raise Refused(reason)
-            await self._rule.permit(outgoing)
-            self._destination = await self._services.dialler.connect(outgoing)
+            entries = await self._rule.permit(outgoing)
+            self._destination = await self._services.dialler.connect(outgoing, entries=entries)
             with contextlib.suppress(OSError):
                 await self._begin(request.answer, request.first)
                 await self._pass_on(request.body_bytes)
@@ -183,11 +188,17 @@ class Connection:
             self._tell(refused, outgoing)
             if outgoing is not None:
                 owner.note(outgoing, refused.reason)
-            await self._say_goodbye(incoming.refusal(refused))
+            await self._refuse(self._beginning.refusal(refused))
         finally:
             self._client.close()
             if self._destination is not None:
                 self._destination.close()
+
+    async def _refuse(self, answer: bytes) -> None:
+        if answer:
+            await self._say_goodbye(answer)
+        else:  # as near as can be to a connection that is refused
+            _reset(self._client)
 
     async def _begin(self, answer: bytes, first: bytes) -> None:
         assert self._destination is not None

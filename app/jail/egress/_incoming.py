@@ -3,9 +3,11 @@
 import asyncio
 import socket
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Protocol
 
 from app.jail.egress import _http_requests as http_requests
+from app.jail.egress.allowed import Allowed
 from app.jail.egress.refusals import Reason, Refused, socks_reply
 from app.text.public_addresses import Address, parse_host
 
@@ -34,8 +36,35 @@ class Request:
     body_bytes: int | None = None
 
 
+class Beginning(Protocol):
+    """The beginning of one connection: where it is to go."""
+
+    async def request(self) -> Request:
+        """What the client asks for. Raises Refused, ClientGone."""
+
+    def refusal(self, refused: Refused) -> bytes:
+        """The answer, in the client's protocol; empty: it has none, and the connection is reset."""
+
+
+class Meant:
+    """That of a connection which the client believes to be to its destination."""
+
+    def __init__(self, client: socket.socket, allowed: Allowed) -> None:
+        self._client, self._allowed = client, allowed
+
+    async def request(self) -> Request:
+        try:
+            text, port = self._client.getsockname()[:2]
+        except OSError:
+            raise ClientGone from None
+        return Request(self._allowed.host_at(ip_address(text), port), port, b"", b"")
+
+    def refusal(self, refused: Refused) -> bytes:
+        return b""
+
+
 class Incoming:
-    """The beginning of one connection."""
+    """That of a connection to the proxy."""
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client

@@ -3,9 +3,14 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 
+import anyio.to_thread
+
+from app.domain.resources.destinations import LOCALHOST, Destination
+from app.jail.egress._listening import Listening
+from app.jail.egress.allowed import LOOPBACK
 from app.jail.egress.names import Names
 from app.jail.egress.outgoing import Outgoing
 from app.jail.egress.refusals import Reason, Refused
@@ -20,11 +25,13 @@ def _nothing_else(address: Address) -> None:
 
 
 class Dialler:
-    """Connects to public addresses which are not of this machine, and to those in the networks `allow`.
+    """Connects to public addresses which are not of this machine, to those in the networks `allow`, and where an entry
+    of a backend leads.
 
     `own_hosts`: names and addresses of the gateway that are public: they lead back to it. Their names are resolved by
     `look_up_own_hosts`, to be called at the start and every now and then; until it has returned once, connections wait.
-    `own_ports`: on which the gateway is reached there and on this machine, where no entry of `allow` leads.
+    `own_ports`: on which the gateway is reached there and on this machine, where no entry of `allow` leads. `parts`:
+    hosts and ports of what belongs to the gateway, such as its database: nothing leads there.
     """
 
     def __init__(
@@ -33,8 +40,12 @@ class Dialler:
         allow: Iterable[Network] = (),
         own_hosts: Iterable[Address | str] = (),
         own_ports: Iterable[int] = (),
+        parts: Iterable[tuple[Address | str, int]] = (),
     ) -> None:
         self._names, self._own_ports = names, frozenset(own_ports)
+        self._parts = frozenset(parts)
+        self._addresses_of_parts: Mapping[tuple[Address | str, int], Collection[Address]] = {}
+        self._listening = Listening()
         self._allow = tuple(allow)
         self._own_hosts = frozenset(own_hosts)
         self._own_addresses: frozenset[Address] = frozenset()
@@ -42,22 +53,34 @@ class Dialler:
 
     async def look_up_own_hosts(self) -> None:
         """Those whose names are not resolved for now keep the addresses they had."""
-        found: set[Address] = {each for each in self._own_hosts if not isinstance(each, str)}
-        for name in self._own_hosts - found:
-            try:
-                found |= {ip_address(each) for each in await self._names.resolve("", str(name))}
-            except (Refused, ValueError):
-                found |= self._own_addresses
+        found = set[Address]()
+        for host in self._own_hosts:
+            found |= await self._found(host, self._own_addresses)
+        known = self._addresses_of_parts
+        self._addresses_of_parts = {part: await self._found(part[0], known.get(part, ())) for part in self._parts}
         self._own_addresses = frozenset(found)
         self._knows_own.set()
 
-    async def connect(self, outgoing: Outgoing, also: Callable[[Address], None] = _nothing_else) -> socket.socket:
+    async def _found(self, host: Address | str, before: Iterable[Address]) -> set[Address]:
+        if not isinstance(host, str):
+            return {host}
+        try:
+            return {_real(ip_address(each)) for each in await self._names.resolve("", host)}
+        except (Refused, ValueError):
+            return set(before)
+
+    async def connect(
+        self,
+        outgoing: Outgoing,
+        also: Callable[[Address], None] = _nothing_else,
+        entries: Sequence[Destination] = (),
+    ) -> socket.socket:
         """A connection to one of the host's addresses.
 
         Raises:
             Refused: one of its addresses is not allowed, or none answers. `also` may raise another error for one.
         """
-        return await self.dial(await self.addresses(outgoing, also), outgoing)
+        return await self.dial(await self.addresses(outgoing, also, entries), outgoing)
 
     async def dial(self, addresses: Sequence[Address], outgoing: Outgoing) -> socket.socket:
         """A connection to the first of these addresses that answers. Raises Refused: none does."""
@@ -70,43 +93,89 @@ class Dialler:
                 continue
         return await _dial(last, outgoing, until - time.monotonic())
 
-    async def addresses(self, outgoing: Outgoing, also: Callable[[Address], None] = _nothing_else) -> Sequence[Address]:
+    async def addresses(
+        self,
+        outgoing: Outgoing,
+        also: Callable[[Address], None] = _nothing_else,
+        entries: Sequence[Destination] = (),
+    ) -> Sequence[Address]:
         """The host's addresses, which may be connected to. All are checked, also by `also`: a name that also points
-        into a private network is not to be trusted.
+        into a private network is not to be trusted. With `entries` each has to be where one of these leads.
 
         Raises:
             Refused: one of them is not allowed, or there is none.
         """
-        host = outgoing.host
         await self._knows_own.wait()
-        if host in self._own_hosts:
+        if outgoing.host in self._own_hosts and not entries:
             raise _not_public(outgoing)
-        if isinstance(host, str):
-            found = await self._names.resolve(outgoing.tenant, host)
-            try:
-                addresses = [ip_address(each) for each in found]
-            except ValueError:  # an IPv6 zone that this Python does not know
-                raise _not_public(outgoing) from None
-        else:
-            addresses = [host]
+        if (outgoing.host, outgoing.port) in self._parts:
+            raise _of_the_gateway(outgoing)
+        addresses = await self._addresses(outgoing, entries)
         for address in addresses:
             also(address)
-            if not self._is_allowed(address, outgoing.port):
+            if self._is_part(address, outgoing.port):
+                raise _of_the_gateway(outgoing)
+            if entries:
+                await self._require_led_to(address, outgoing, entries)
+            elif not self._is_allowed(address, outgoing.port):
                 raise _not_public(outgoing)
         return addresses
 
+    async def _addresses(self, outgoing: Outgoing, entries: Sequence[Destination]) -> Sequence[Address]:
+        if not isinstance(outgoing.host, str):
+            return [outgoing.host]
+        if entries and outgoing.host == LOCALHOST:
+            return LOOPBACK
+        found = await self._names.resolve(outgoing.tenant, outgoing.host)
+        try:
+            return [ip_address(each) for each in found]
+        except ValueError:  # an IPv6 zone that this Python does not know
+            raise _not_public(outgoing) from None
+
     def _is_allowed(self, address: Address, port: int) -> bool:
-        real = getattr(address, "ipv4_mapped", None) or address
+        real = _real(address)
         if port in self._own_ports and (real in self._own_addresses or _is_here(real, port)):
             return False
         if any(address in network for network in self._allow):
             return True
         return is_public(address) and address not in self._own_addresses and not _is_of_this_machine(address, port)
 
+    def _is_part(self, address: Address, port: int) -> bool:
+        """Whether something of the gateway's is there, however the address is spelled."""
+        found = [each for part, known in self._addresses_of_parts.items() if part[1] == port for each in known]
+        real = _real(address)
+        return real in found or (any(_is_here(each, port) for each in found) and _is_here(real, port))
+
+    async def _require_led_to(self, address: Address, outgoing: Outgoing, entries: Sequence[Destination]) -> None:
+        """Raises Refused: no entry leads there, or another backend listens there."""
+        real, port = _real(address), outgoing.port
+        is_here = real in self._own_addresses or _is_here(real, port)
+        if not any(each.leads_to(real, is_public=is_public(real), is_here=is_here) for each in entries):
+            raise _not_led_to(outgoing)
+        if is_here and await anyio.to_thread.run_sync(self._listening.is_of_a_backend, real, port):
+            raise Refused(Reason.ADDRESS, f"another backend listens at {outgoing.destination}")
+
+
+def _real(address: Address) -> Address:
+    return getattr(address, "ipv4_mapped", None) or address
+
 
 def _not_public(outgoing: Outgoing) -> Refused:
     where = "is at an address that is" if isinstance(outgoing.host, str) else "is"
     return Refused(Reason.ADDRESS, f"{outgoing.host} {where} not public, or of the gateway itself")
+
+
+def _of_the_gateway(outgoing: Outgoing) -> Refused:
+    return Refused(Reason.ADDRESS, f"{outgoing.destination} is the gateway's own")
+
+
+def _not_led_to(outgoing: Outgoing) -> Refused:
+    """Without the address of a name: it is nothing for the program."""
+    if isinstance(outgoing.host, str):
+        return Refused(
+            Reason.ADDRESS, f"{outgoing.host} leads to an address that is not public: its entry must name that"
+        )
+    return Refused(Reason.ADDRESS, f"{outgoing.destination} is an address that must be named by itself")
 
 
 def _is_here(address: Address, port: int) -> bool:

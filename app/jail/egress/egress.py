@@ -15,12 +15,16 @@ from typing import Self
 import anyio
 import anyio.abc
 
+from app.domain.resources.backends import PROXY_PORT
+from app.domain.resources.destinations import MAX_DESTINATIONS
 from app.jail.egress._connection import Connection, Services
+from app.jail.egress._incoming import Beginning, Incoming, Meant
+from app.jail.egress.allowed import Allowed, AllowedRule, NothingElse
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
 from app.jail.egress.outgoing import Outgoing, PortRule, Rule
 from app.jail.egress.refusals import DENIALS, Reason
-from app.jail.sandbox.environment import PROXY_PORT, proxy_environment
+from app.jail.sandbox.environment import proxy_environment
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
 from app.text.public_addresses import Address, Network
@@ -38,11 +42,13 @@ _REFUSED_KEPT = 20
 @dataclass(frozen=True, slots=True)
 class EgressOptions:
     """`allow`: networks that are reached although they are not public. `own_hosts`: names and addresses by which the
-    gateway itself is reached, besides the addresses of this machine. `is_counted`: whether refusals and bytes are in
+    gateway itself is reached, besides the addresses of this machine. `parts`: hosts and ports of what belongs to the
+    gateway: nothing leads there. `is_counted`: whether refusals and bytes are in
     the metrics, and refusals in the log."""
 
     allow: tuple[Network, ...] = ()
     own_hosts: tuple[Address | str, ...] = ()
+    parts: tuple[tuple[Address | str, int], ...] = ()
     lookup: Lookup = system_lookup
     rule: Rule = field(default_factory=PortRule)
     max_of_process: int = MAX_OF_PROCESS
@@ -58,8 +64,9 @@ class Egress:
 
     def __init__(self, metrics: Metrics, options: EgressOptions | None = None) -> None:
         self._options = options or EgressOptions()
-        dialler = Dialler(Names(self._options.lookup), self._options.allow, self._options.own_hosts)
-        self._services = Services(dialler, metrics, Thinned(logger), is_counted=self._options.is_counted)
+        options = self._options
+        dialler = Dialler(Names(options.lookup), options.allow, options.own_hosts, parts=options.parts)
+        self._services = Services(dialler, metrics, Thinned(logger), is_counted=options.is_counted)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self._serving: set[asyncio.Task[None]] = set()
@@ -89,15 +96,25 @@ class Egress:
             tasks.cancel_scope.cancel()
         await self._resources.aclose()
 
-    def open(self, tenant: str, backend: str, rule: Rule | None = None) -> "EgressLine":
-        """For a process that is about to start. `rule` decides in the place of the node's.
+    def open(
+        self,
+        tenant: str,
+        backend: str,
+        rule: Rule | None = None,
+        allowed: Allowed | None = None,
+        *,
+        has_proxy: bool = True,
+    ) -> "EgressLine":
+        """For a process that is about to start. `rule` decides in the place of the node's. `allowed`: what it reaches
+        besides, without the proxy.
 
         Raises:
             OSError: there is no descriptor for it.
         """
         if self._tasks is None:
             raise RuntimeError("the egress proxy is closed")
-        line = EgressLine(self, tenant, backend, rule or self._options.rule)
+        rule = (rule or self._options.rule) if has_proxy else NothingElse()
+        line = EgressLine(self, tenant, backend, rule, allowed, has_proxy=has_proxy)
         self._lines.add(line)
         return line
 
@@ -122,18 +139,18 @@ class Egress:
             return Reason.TENANT_FULL
         return Reason.NODE_FULL if self._count > self._options.max_of_node else None
 
-    def serve(self, line: "EgressLine", client: socket.socket) -> None:
+    def serve(self, line: "EgressLine", client: socket.socket, beginning: Beginning) -> None:
         """Serves a connection of that line until its end."""
         assert self._tasks is not None  # lines are closed first
         self._count += 1
         self._of_tenant[line.tenant] += 1
         # Not in the task group: outside of a task, as in a callback of the loop, anyio may not know which loop runs.
-        task = asyncio.get_running_loop().create_task(self._serve(line, client), name="egress connection")
+        task = asyncio.get_running_loop().create_task(self._serve(line, client, beginning), name="egress connection")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
-    async def _serve(self, line: "EgressLine", client: socket.socket) -> None:
-        connection = Connection(self._services, client, line.rule)
+    async def _serve(self, line: "EgressLine", client: socket.socket, beginning: Beginning) -> None:
+        connection = Connection(self._services, client, beginning, line.rule)
         try:
             await line.serve(connection)
         except Exception:
@@ -163,35 +180,47 @@ class Egress:
 
 
 class EgressLine:
-    """The proxy of one process: `take_channel` and `environment` go into its start, `close` comes with its end.
+    """The proxy of one process, and what it reaches besides: `take_channel` and `environment` go into its start,
+    `close` comes with its end.
 
-    The listener comes from the process's network through the channel, before its program runs.
+    The listeners come from the process's network through the channel, before its program runs: first that of the proxy,
+    if it has one.
     """
 
-    def __init__(self, egress: Egress, tenant: str, backend: str, rule: Rule) -> None:
+    def __init__(
+        self,
+        egress: Egress,
+        tenant: str,
+        backend: str,
+        rule: Rule,
+        allowed: Allowed | None = None,
+        *,
+        has_proxy: bool = True,
+    ) -> None:
         self._egress = egress
         self.tenant, self._backend, self._process = tenant, backend, ""
-        self.rule = rule
+        self.rule = rule if allowed is None else AllowedRule(allowed, rule)
+        self._allowed, self._has_proxy = allowed, has_proxy
         self._loop = asyncio.get_running_loop()
         self._node_end, self._their_end = socket.socketpair()
         self._node_end.setblocking(False)
-        self._listener: socket.socket | None = None
+        self._listeners: list[tuple[socket.socket, Allowed | None]] = []
         self._is_accepting = False
         self._is_closed = False
         self._count = 0
         self._refused = deque[tuple[str, str]](maxlen=_REFUSED_KEPT)
         self._on_denied: Callable[[str], None] = lambda destination: None
         self._connections: dict[Connection, anyio.CancelScope] = {}
-        self._loop.add_reader(self._node_end, self._on_listener)
+        self._loop.add_reader(self._node_end, self._on_listeners)
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "open" if self._listener else "waiting"
+        state = "closed" if self._is_closed else "open" if self._listeners else "waiting"
         return f"<EgressLine {self.tenant}/{self._backend} [{state}, {self._count} connections]>"
 
     @property
     def environment(self) -> Mapping[str, str]:
         """What the process needs to know."""
-        return proxy_environment()
+        return proxy_environment() if self._has_proxy else {}
 
     @property
     def port(self) -> int:
@@ -199,7 +228,7 @@ class EgressLine:
         return PROXY_PORT
 
     def take_channel(self) -> int:
-        """The descriptor through which the listener is to be sent; it is the caller's from now on."""
+        """The descriptor through which the listeners are to be sent; it is the caller's from now on."""
         return self._their_end.detach()
 
     def started(self, process_id: str, on_denied: Callable[[str], None] = lambda destination: None) -> None:
@@ -207,68 +236,70 @@ class EgressLine:
         self._process, self._on_denied = process_id, on_denied
 
     def close(self) -> None:
-        """Ends the listener and all connections. Idempotent."""
+        """Ends the listeners and all connections. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         self._egress.forget(self)
         self._end_channel()
         self._their_end.close()
-        if self._listener is not None:
-            self._stop_accepting()
-            self._listener.close()
+        self._stop_accepting()
+        for listener, _ in self._listeners:
+            listener.close()
         for scope in list(self._connections.values()):
             scope.cancel()
 
-    # --- the listener
+    # --- the listeners
 
-    def _on_listener(self) -> None:
+    def _on_listeners(self) -> None:
         descriptors: list[int] = []
         with contextlib.suppress(OSError):
-            _, descriptors, _, _ = socket.recv_fds(self._node_end, 1, 1)
+            _, descriptors, _, _ = socket.recv_fds(self._node_end, 1, MAX_DESTINATIONS + 1)
         self._end_channel()
-        if not descriptors:
-            return  # the process was not started
-        os.set_inheritable(descriptors[0], False)
-        self.listen(socket.socket(fileno=descriptors[0]))
+        for at, each in enumerate(descriptors):  # none: the process was not started
+            os.set_inheritable(each, False)
+            self.listen(socket.socket(fileno=each), None if self._has_proxy and at == 0 else self._allowed)
 
     def _end_channel(self) -> None:
         if self._node_end.fileno() >= 0:
             self._loop.remove_reader(self._node_end)
             self._node_end.close()
 
-    def listen(self, listener: socket.socket) -> None:
-        """Serves what connects there; closes it with the line."""
+    def listen(self, listener: socket.socket, allowed: Allowed | None = None) -> None:
+        """Serves what connects there; closes it with the line. With `allowed` it is no proxy: connections are passed on
+        to what they are meant for."""
         if self._is_closed:
             listener.close()
             return
         listener.setblocking(False)
-        self._listener = listener
+        self._stop_accepting()
+        self._listeners.append((listener, allowed))
         self.accept_again()
 
     def accept_again(self) -> None:
         """Accepts connections, unless it does or there is no room."""
-        if self._listener is None or self._is_closed or self._is_accepting or not self._has_room():
+        if not self._listeners or self._is_closed or self._is_accepting or not self._has_room():
             return
         self._is_accepting = True
-        self._loop.add_reader(self._listener, self._accept)
+        for listener, allowed in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener, allowed)
 
     def _has_room(self) -> bool:
         return self._egress.has_room(self._count, self.tenant)
 
     def _stop_accepting(self) -> None:
-        if self._is_accepting and self._listener is not None:
+        if self._is_accepting:
             self._is_accepting = False
-            self._loop.remove_reader(self._listener)
+            for listener, _ in self._listeners:
+                self._loop.remove_reader(listener)
 
-    def _accept(self) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket, allowed: Allowed | None) -> None:
         for _ in range(_ACCEPT_AT_ONCE):
             if not self._has_room():
                 self._stop_accepting()
                 return
             try:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -279,7 +310,7 @@ class EgressLine:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._count += 1
-            self._egress.serve(self, client)
+            self._egress.serve(self, client, Incoming(client) if allowed is None else Meant(client, allowed))
 
     def ended(self) -> None:
         """One of its connections is closed."""

@@ -1,9 +1,10 @@
 """What a process asks for, and who decides about it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.domain.resources.destinations import Destination
 from app.jail.egress.refusals import Reason, Refused
 from app.text.public_addresses import Address
 
@@ -28,16 +29,20 @@ class Outgoing:
 
 
 class Rule(Protocol):
-    """Decides about connections before names are resolved. Whatever it says, addresses must be public."""
+    """Decides about connections before names are resolved."""
 
-    async def permit(self, outgoing: Outgoing) -> None:
-        """Raises Refused if it may not be made."""
+    async def permit(self, outgoing: Outgoing) -> Sequence[Destination]:
+        """Which entries allow the connection: one of them must lead to the address. None: it must be public.
+
+        Raises:
+            Refused: it may not be made.
+        """
 
 
 class NothingAllowed:
     """Refuses everything: for what is only to be asked where it would go."""
 
-    async def permit(self, outgoing: Outgoing) -> None:
+    async def permit(self, outgoing: Outgoing) -> Sequence[Destination]:
         raise Refused(Reason.RULE, "this backend has no network")
 
 
@@ -47,7 +52,8 @@ class PortRule:
     def __init__(self, ports: Collection[int] = WEB_PORTS) -> None:
         self._ports = ports
 
-    async def permit(self, outgoing: Outgoing) -> None:
+    async def permit(self, outgoing: Outgoing) -> Sequence[Destination]:
         if outgoing.port not in self._ports:
             allowed = " and ".join(map(str, sorted(self._ports)))
             raise Refused(Reason.PORT, f"port {outgoing.port} is not allowed, only {allowed} are")
+        return ()

@@ -3,7 +3,9 @@
 from enum import Enum
 from typing import NamedTuple
 
-HOST_ADVICE = "A backend that needs it must be registered with `network: host`, by an administrator."
+ALLOW_ADVICE = (
+    "A backend that needs it must be given it by host and port in `sandbox.network.allow`, by an administrator."
+)
 
 
 class _Facts(NamedTuple):
@@ -26,8 +28,8 @@ class Reason(Enum):
     )  # fmt: skip
     SLOW = _Facts("slow", 408, "Request Timeout", "http_request_error", 1, "")
     COMMAND = _Facts("command", 405, "Only Connections Are Proxied", "http_request_denied", 7, "")
-    PORT = _Facts("port", 403, "Port Not Allowed By Gateway", "http_request_denied", 2, HOST_ADVICE)
-    ADDRESS = _Facts("address", 403, "Address Not Public", "destination_ip_prohibited", 2, HOST_ADVICE)
+    PORT = _Facts("port", 403, "Port Not Allowed By Gateway", "http_request_denied", 2, ALLOW_ADVICE)
+    ADDRESS = _Facts("address", 403, "Address Not Public", "destination_ip_prohibited", 2, ALLOW_ADVICE)
     RULE = _Facts("rule", 403, "Not Allowed By Gateway", "http_request_denied", 2, "")
     NAME = _Facts("name", 502, "Name Not Resolved", "dns_error", 4, "")
     NAME_SLOW = _Facts(

@@ -16,6 +16,7 @@ from pathlib import Path
 from app.jail.sandbox.needs import Needs
 from app.jail.spawner.wire import (
     INNER_GROUP_FD,
+    INNER_HOSTS_FD,
     INNER_PASSWD_FD,
     INNER_SECCOMP_FD,
     INNER_STATUS_FD,
@@ -59,8 +60,9 @@ class Room:
     `home`: HOME, or a path on the disk that is bound, if `home_lasts`. `disk_bytes`: the size of everything else that
     it may write. `uid`: the user it becomes; only if this process is root. `extra`: more to be seen, as (path outside,
     path inside), such as a socket. `is_filtered`: a system call filter comes on INNER_SECCOMP_FD.
-    `has_accounts`: its users and groups, on INNER_PASSWD_FD and INNER_GROUP_FD. `has_variables`: commands of a shell,
-    which set variables, on INNER_VARIABLES_FD. `has_rooms`: it is a template's: there will be user namespaces below it.
+    `has_accounts`: its users and groups, on INNER_PASSWD_FD and INNER_GROUP_FD. `has_hosts`: its hosts file, on
+    INNER_HOSTS_FD. `has_variables`: commands of a shell, which set variables, on INNER_VARIABLES_FD. `has_rooms`: it is
+    a template's: there will be user namespaces below it.
     """
 
     needs: Needs
@@ -72,6 +74,7 @@ class Room:
     has_network: bool = False
     is_filtered: bool = False
     has_accounts: bool = False
+    has_hosts: bool = False
     has_variables: bool = False
     has_rooms: bool = False
     extra: tuple[tuple[str, str], ...] = ()
@@ -167,8 +170,9 @@ def _root(room: Room) -> list[str]:
     mounts |= {path: ("--bind", path, path) for path in needs.write}
     mounts |= {path: ("--symlink", target, path) for path, target in needs.links}
     mounts |= {inside: ("--ro-bind", outside, inside) for outside, inside in room.extra}
-    if room.has_accounts:
-        data = (("/etc/passwd", INNER_PASSWD_FD), ("/etc/group", INNER_GROUP_FD))
+    data = [("/etc/passwd", INNER_PASSWD_FD), ("/etc/group", INNER_GROUP_FD)] if room.has_accounts else []
+    data += [("/etc/hosts", INNER_HOSTS_FD)] if room.has_hosts else []
+    if data:
         mounts |= {path: ("--perms", "0644", "--ro-bind-data", str(number), path) for path, number in data}
     if room.home_lasts:
         mounts[room.home] = ("--bind", room.home, room.home)

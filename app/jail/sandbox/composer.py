@@ -7,19 +7,30 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from app.domain import BackendSpec, Network, ProcessLimits
+from app.domain import BackendSpec, Network, ProcessLimits, Sandbox
+from app.domain.resources.backends import PROXY_PORT
+from app.domain.resources.destinations import port_of
+from app.jail.egress.allowed import Allowed
 from app.jail.egress.egress import Egress, EgressLine
 from app.jail.egress.outgoing import NothingAllowed
 from app.jail.sandbox import _handed_in as handed_in
 from app.jail.sandbox._bubblewrap import CAPABILITIES, HOME, HOSTNAME, TEMPORARY, Room, below_temporary, sizes, wrap
-from app.jail.sandbox.environment import PROXY_PORT, environment_of, proxy_environment
+from app.jail.sandbox.environment import environment_of, proxy_environment
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
 from app.jail.sandbox.tiers import Profile, Tier
 from app.jail.sandbox.uids import give
 from app.jail.spawner import wire
 from app.jail.spawner.client import Command
-from app.jail.spawner.wire import INNER_GROUP_FD, INNER_PASSWD_FD, INNER_VARIABLES_FD, Confinement, Landlock
+from app.jail.spawner.wire import (
+    INNER_GROUP_FD,
+    INNER_HOSTS_FD,
+    INNER_PASSWD_FD,
+    INNER_VARIABLES_FD,
+    Confinement,
+    Forwarded,
+    Landlock,
+)
 
 MIB = 1 << 20
 WEB_PORTS = (80, 443)
@@ -73,6 +84,25 @@ class Confined:
             self.line.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Listeners:
+    """Those in a network of a process's own, which the node serves."""
+
+    has_proxy: bool
+    allowed: Allowed | None
+
+    @property
+    def are_any(self) -> bool:
+        return self.has_proxy or self.allowed is not None
+
+    def open_in(self, confinement: Confinement | wire.Room) -> None:
+        """Orders the listeners."""
+        if self.has_proxy:
+            confinement["proxy_port"] = PROXY_PORT
+        if self.allowed is not None:
+            confinement["forwarded"] = Forwarded(networks=self.allowed.networks, ports=self.allowed.ports)
+
+
 class Composer:
     """Looks up what a command needs, in a thread, and opens its line to the egress proxy."""
 
@@ -98,13 +128,16 @@ class Composer:
         if profile.tier is Tier.NONE:
             return Confined(unconfined(spec, place), profile)
         confinement = self._base(spec, tenant_memory_mb)
-        if profile.tier >= Tier.NAMESPACES:
-            has_proxy = profile.network == "web" or with_deaf_proxy
-            command = await self._in_namespaces(spec, place, profile, confinement, has_proxy=has_proxy)
-        else:
+        if profile.tier < Tier.NAMESPACES:
             command = await self._on_the_machine(spec, place, profile, confinement)
-        rule = NothingAllowed() if with_deaf_proxy else None
-        line = self._egress.open(spec.tenant, spec.name, rule) if "proxy_port" in command.confinement else None
+            return Confined(command, profile, forbidden=self._finder.forbidden)
+        allowed = Allowed(spec.sandbox.allow) if profile.network == "allow" else None
+        listeners = _Listeners(_has_web(spec.sandbox, profile.network) or with_deaf_proxy, allowed)
+        command = await self._in_namespaces(spec, place, profile, confinement, listeners)
+        line: EgressLine | None = None
+        if wire.has_listeners(command.confinement):
+            rule = NothingAllowed() if with_deaf_proxy else None
+            line = self._egress.open(spec.tenant, spec.name, rule, listeners.allowed, has_proxy=listeners.has_proxy)
         return Confined(command, profile, line, forbidden=self._finder.forbidden)
 
     def _base(self, spec: BackendSpec, tenant_memory_mb: int | None) -> Confinement:
@@ -124,40 +157,46 @@ class Composer:
         cwd = os.path.join(place.home, spec.cwd or "")
         if profile.tier >= Tier.KERNEL:
             needs = await self._needs(spec, environment["PATH"])
-            confinement["landlock"] = self._landlock(profile.network, needs, place)
+            confinement["landlock"] = self._landlock(spec.sandbox, profile.network, needs, place)
             confinement["seccomp"] = list(_ON_THE_MACHINE)
             if profile.network == "none":
                 confinement["seccomp"].append("no_internet")
         return Command([spec.command, *spec.args], environment, cwd, confinement=confinement)
 
-    def _landlock(self, network: Network, needs: Needs, place: Place) -> Landlock:
+    def _landlock(self, sandbox: Sandbox, network: Network, needs: Needs, place: Place) -> Landlock:
         # Without namespaces /proc is the machine's; the kernel still refuses the memory and environment of others.
         read, write = [*needs.read, _PROC], [*needs.write, *DEVICES, place.home, place.tmpdir]
         write += [] if place.forks is None else [place.forks]
         rules = Landlock(read=read, write=write, scoped=self._machine.has_scopes)
-        if network == "web" and self._machine.has_ports:
-            rules["connect"], rules["bind"] = list(WEB_PORTS), []
+        if network in ("web", "allow") and self._machine.has_ports:
+            ports = {*WEB_PORTS} if _has_web(sandbox, network) else set[int]()
+            rules["connect"], rules["bind"] = sorted(ports.union(map(port_of, sandbox.allow))), []
         return rules
 
     async def _in_namespaces(
-        self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement, *, has_proxy: bool
+        self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement, listeners: "_Listeners"
     ) -> Command:
         home = place.home if place.lasts else HOME
         environment = environment_of(spec, home, TEMPORARY)
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
-        room = replace(room, has_network=has_proxy or profile.network == "host")
+        room = replace(
+            room, has_network=listeners.are_any or profile.network == "host", has_hosts=listeners.allowed is not None
+        )
         environment, late = handed_in.split(environment)
-        confinement["inner_texts"] = _texts(room, late)
+        confinement["inner_texts"] = _texts(room, late, listeners.allowed)
         room = replace(room, has_accounts=True, has_variables=bool(late), has_rooms=place.is_template)
         confinement["is_wrapped"] = True
         confinement["inner_seccomp"] = ["template" if place.is_template else "base"]
         confinement["room"] = _for_fork(room, profile.network, late)
+        listeners.open_in(confinement)
+        listeners.open_in(confinement["room"])
         if self._machine.is_root:
             confinement["capabilities"] = list(CAPABILITIES)
         if self._machine.has_scopes:
             confinement["landlock"] = Landlock(scoped=True)  # rules for files would forbid the mounts
-        if has_proxy:
-            confinement["own_network"], confinement["proxy_port"] = True, PROXY_PORT
+        if listeners.are_any:
+            confinement["own_network"] = True
+        if listeners.has_proxy:
             environment = {**proxy_environment(), **environment}
         if profile.tier >= Tier.ASSISTED:
             environment = {**_OF_OTHERS, **environment}
@@ -191,6 +230,10 @@ class Composer:
         return await anyio.to_thread.run_sync(self._finder.find, wanted)
 
 
+def _has_web(sandbox: Sandbox, network: Network) -> bool:
+    return network == "web" or (network == "allow" and sandbox.has_web)
+
+
 def group_name(spec: BackendSpec) -> str:
     """What the control group of this backend's tenant is called: a tenant that is registered anew gets another one."""
     return spec.home or spec.tenant
@@ -202,7 +245,7 @@ def _for_fork(room: Room, network: Network, late: Mapping[str, str]) -> wire.Roo
     own, shared = sizes(room)
     directories = [each for each in (room.home, room.cwd) if each.startswith(TEMPORARY + "/")]
     made = wire.Room(
-        own_network=network != "host", proxy_port=PROXY_PORT, hostname=HOSTNAME,
+        own_network=network != "host", hostname=HOSTNAME,
         shm_bytes=shared, directories=directories, shown=shown, links=links, cwd=room.cwd,
         variables={**late, "PWD": room.cwd},
     )  # fmt: skip
@@ -213,9 +256,11 @@ def _for_fork(room: Room, network: Network, late: Mapping[str, str]) -> wire.Roo
     return made
 
 
-def _texts(room: Room, variables: Mapping[str, str]) -> dict[str, str]:
+def _texts(room: Room, variables: Mapping[str, str], allowed: Allowed | None) -> dict[str, str]:
     uid, gid = (os.geteuid(), os.getegid()) if room.uid is None else (room.uid, room.uid)
     texts = {INNER_PASSWD_FD: handed_in.passwd(uid, gid, room.home), INNER_GROUP_FD: handed_in.group(gid)}
+    if allowed is not None:
+        texts[INNER_HOSTS_FD] = allowed.hosts
     if variables:
         texts[INNER_VARIABLES_FD] = handed_in.exports(variables)
     return {str(number): text for number, text in texts.items()}

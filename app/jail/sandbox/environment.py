@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from app.domain import HOME_WORD, BackendSpec
+from app.domain.resources.backends import PROXY_PORT
 
-PROXY_PORT = 3128  # in a network of the process's own every port is free
 NO_PROXY = "localhost,127.0.0.1,::1"
 
 # Of Debian and Alpine, of Fedora, of openSUSE.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from app.domain import BackendSpec, Network, Sandbox
+from app.domain.resources.backends import AllowList, NetworkMode
 from app.jail.sandbox.sandboxes import GUARANTEES, Platform, Sandboxes, effective
 from app.jail.sandbox.tiers import Profile, Tier
 
@@ -55,8 +56,9 @@ class SandboxView:
 
 def view_of(node: str, sandboxes: Sandboxes) -> SandboxView:
     """What this node says of itself."""
-    kinds: tuple[Network, ...] = ("none", "web", "host")
-    profiles = {kind: ProfileView.of(sandboxes.profile(_backend(Sandbox(network=kind)))) for kind in kinds}
+    kinds: tuple[NetworkMode | AllowList, ...] = ("none", "web", "host", AllowList())
+    found = [Sandbox(network=each) for each in kinds]
+    profiles = {each.network_kind: ProfileView.of(sandboxes.profile(_backend(each))) for each in found}
     attempts = [
         AttemptView(report.tier.value, report.network, each.name, each.guarantee, each.was_denied, each.detail)
         for report in sandboxes.reports
@@ -74,7 +76,7 @@ def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
     sandbox = effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)
     if sandbox.mode == "off":
         return ProfileView(-1, "none", "host", (), dict.fromkeys(GUARANTEES, "the sandbox of this backend is off"))
-    profile = view.networks[sandbox.network]
+    profile = view.networks.get(sandbox.network_kind, view.networks["host"])  # of a node that does not know it
     unlimited = {"memory": spec.limits.memory_mb, "pids": spec.limits.pids}
     missing = {name: "the backend has no such limit" for name, limit in unlimited.items() if limit is None}
     enforced = [each for each in profile.enforced if each not in missing]

@@ -11,7 +11,7 @@ from app.domain import BackendSpec, Guarantee, Network, Sandbox
 from app.jail.sandbox.composer import Composer, Confined, Place, group_name, unconfined
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.probes.prober import TierReport, best_tier
-from app.jail.sandbox.tiers import PORTS_ONLY, WEAKER, Profile, Tier, promised
+from app.jail.sandbox.tiers import PORTS_ONLY, PROBED_AS, WEAKER, Profile, Tier, promised
 
 Platform = Literal["auto", "require"]  # the setting SANDBOX
 
@@ -59,7 +59,7 @@ class Sandboxes:
 
     def tier_of(self, network: Network) -> Tier:
         """That of a backend with this network."""
-        return best_tier(self.reports, network)
+        return best_tier(self.reports, PROBED_AS.get(network, network))
 
     def failed(self) -> dict[Tier, str]:
         """Why the tiers above the one that is used are not, as far as this machine seemed to have them."""
@@ -72,26 +72,30 @@ class Sandboxes:
         if sandbox.mode == "off":
             missing = dict.fromkeys(GUARANTEES, "the sandbox of this backend is off")
             return Profile(Tier.NONE, "host", missing=missing)
-        tier = self.tier_of(sandbox.network)
+        network = sandbox.network_kind
+        tier = self.tier_of(network)
         found = {each: self._missing(each, spec, tier) for each in GUARANTEES}
         missing = {each: why for each, why in found.items() if why is not None}
-        weaker = self._weaker(tier, sandbox.network)
-        return Profile(tier, sandbox.network, frozenset(GUARANTEES) - missing.keys(), missing, weaker)
+        weaker = self._weaker(tier, network)
+        return Profile(tier, network, frozenset(GUARANTEES) - missing.keys(), missing, weaker)
+
+    def _report(self, tier: Tier, network: Network) -> TierReport | None:
+        return self._by_tier.get((tier, PROBED_AS.get(network, network)))
 
     def _weaker(self, tier: Tier, network: Network) -> tuple[str, ...]:
-        report = self._by_tier.get((tier, network))
+        report = self._report(tier, network)
         words = [each for name, each in WEAKER.items() if report is None or not report.holds(name)]
-        return (*words, PORTS_ONLY) if tier is Tier.KERNEL and network == "web" else tuple(words)
+        return (*words, PORTS_ONLY[network]) if tier is Tier.KERNEL and network in PORTS_ONLY else tuple(words)
 
     def _missing(self, guarantee: Guarantee, spec: BackendSpec, tier: Tier) -> str | None:
-        network = spec.sandbox.network
+        network = spec.sandbox.network_kind
         if guarantee in ("memory", "pids"):
             why = self._unlimited(guarantee, spec)
             if why is not None:
                 return why
         elif guarantee not in promised(tier, network):
             return self._why_not_promised(guarantee, tier, network)
-        report = self._by_tier.get((tier, network))
+        report = self._report(tier, network)
         return "it was not probed" if report is None else report.why_not(guarantee)
 
     def _unlimited(self, guarantee: Guarantee, spec: BackendSpec) -> str | None:
@@ -104,13 +108,13 @@ class Sandboxes:
         if guarantee == "network" and network == "host":
             return "network is `host`"
         if guarantee == "network" and tier is Tier.KERNEL:
-            return PORTS_ONLY
+            return PORTS_ONLY[network]
         return self._why_not(Tier(tier + 1), network)
 
     def _why_not(self, tier: Tier, network: Network) -> str:
         if tier in self.machine.without:
             return self.machine.without[tier]
-        report = self._by_tier.get((tier, network))
+        report = self._report(tier, network)
         if report is None:
             return f"tier {tier.value} was not probed"
         reasons = (report.why_not(each) for each in sorted(promised(tier, network)))

@@ -26,7 +26,12 @@ WEAKER: Mapping[str, str] = {
     "metadata": "modes and times of files outside that belong to the same user can be changed",
     "disk": "`disk_mb` is that of each file, not of all files together",
 }
-PORTS_ONLY = "`web` is by ports: private addresses on 80 and 443 can be reached, and any address with datagrams"
+PORTS_ONLY: Mapping[Network, str] = {
+    "web": "`web` is by ports: private addresses on 80 and 443 can be reached, and any address with datagrams",
+    "allow": "`allow` is by ports: every address can be reached on those that it names, and any address with datagrams",
+}
+# What a process can do about the network is the same with each of these: what differs is what the node passes on.
+PROBED_AS: Mapping[Network, Network] = {"allow": "web"}
 
 # What a probe tries by name of what forbids it: guarantees, and parts of them. Memory and pids are enforced by control
 # groups, in any tier.
@@ -41,7 +46,7 @@ PROMISES: Mapping[Tier, frozenset[str]] = {
 
 def promised(tier: Tier, network: Network) -> frozenset[str]:
     """What a process in this tier is kept from with this network."""
-    is_open = network == "host" or (network == "web" and tier < Tier.NAMESPACES)
+    is_open = network == "host" or (network in PORTS_ONLY and tier < Tier.NAMESPACES)
     return PROMISES[tier] - {"network"} if is_open else PROMISES[tier]
 
 

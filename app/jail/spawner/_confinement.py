@@ -15,8 +15,7 @@ from typing import NamedTuple
 from app.jail.spawner import _seccomp as seccomp
 from app.jail.spawner import landlock, syscalls
 from app.jail.spawner.wire import (
-    INNER_GROUP_FD,
-    INNER_PASSWD_FD,
+    INNER_HOSTS_FD,
     INNER_SECCOMP_FD,
     INNER_STATUS_FD,
     INNER_STDIN_FD,
@@ -26,7 +25,7 @@ from app.jail.spawner.wire import (
     Confinement,
 )
 
-_ABOVE_INNER = max(INNER_SECCOMP_FD, INNER_STATUS_FD, INNER_PASSWD_FD, INNER_GROUP_FD, TEMPLATE_TEXT_FD) + 1
+_ABOVE_INNER = max(INNER_HOSTS_FD, TEMPLATE_TEXT_FD) + 1  # these are the highest
 _STDIN, _STDOUT = 0, 1
 _NAMES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE

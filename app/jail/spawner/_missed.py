@@ -5,7 +5,7 @@ import ctypes
 import os
 import stat
 from collections.abc import Sequence
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal, NamedTuple
 
 from app.jail.spawner._paths_inside import MOST_KNOWN, READ, SEARCH, WRITE, Users, open_inside
@@ -81,6 +81,7 @@ class Judge:
         self._writable = [os.path.realpath(each) for each in rules.get("write", ())]
         self._readable = [os.path.realpath(each) for each in rules.get("read", ())] + self._writable
         self._ports = rules.get("connect")
+        self._forwarded = [ip_network(each) for each in confinement.get("forwarded", {"networks": ()})["networks"]]
         self._present: set[str] = set()
         self._users = Users()
 
@@ -166,7 +167,7 @@ class Judge:
         if self._ports is not None:
             if port in self._ports:
                 return None
-        elif _same_network(pid) or (host.is_loopback and port in _listening(pid)):
+        elif _same_network(pid) or (self._is_own(host) and port in _listening(pid)):
             return None
         if port == _DNS:
             return {"kind": "address", "what": "names (DNS)"}
@@ -174,6 +175,11 @@ class Judge:
         if host.is_loopback and port not in _listening(os.getpid()):
             missed["is_heard"] = False
         return missed
+
+    def _is_own(self, host: IPv4Address | IPv6Address) -> bool:
+        """Whether it is local in a network of the process's own: who listens at a port there has its connections."""
+        real = getattr(host, "ipv4_mapped", None) or host
+        return host.is_loopback or real.is_loopback or any(real in each for each in self._forwarded)
 
     def _missed_socket(self, pid: int, name: bytes) -> Missed | None:
         if name.startswith(b"\0"):

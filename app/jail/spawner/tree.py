@@ -84,6 +84,12 @@ def mark_of(pid: int) -> int | None:
         return None
 
 
+def is_marked(pid: int) -> bool:
+    """Whether a process is of a backend, of this node or another one."""
+    found = mark_of(pid)
+    return found is not None and found >= _LEAST_MARK
+
+
 def _shown_mark(pid: int) -> int | None:
     """What the kernel tells everybody, zombies included."""
     for line in _read(f"/proc/{pid}/limits").splitlines():

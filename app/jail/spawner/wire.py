@@ -47,17 +47,27 @@ class Cgroup(TypedDict, total=False):
     cpu: float
 
 
+class Forwarded(TypedDict):
+    """What a network of its own has besides its loopback: all addresses of `networks` are local there, and at each of
+    `ports` there is a listener for any address."""
+
+    networks: list[str]
+    ports: list[int]
+
+
 class Room(TypedDict, total=False):
     """What a fork has of its own, of a template that has namespaces of its own; all else is as the template has it.
 
-    `uid`: the template's user, if it is not the spawner's. `own_network`, `proxy_port`: as in Confinement. `tmp_bytes`,
-    `shm_bytes`: the sizes of /tmp and /dev/shm. `directories`: to be made in /tmp. `shown`, `links`: files and symbolic
-    links that the sandbox has below /tmp. `cwd`, `variables`: of the program, which is not wrapped any more.
+    `uid`: the template's user, if it is not the spawner's. `own_network`, `proxy_port`, `forwarded`: as in Confinement.
+    `tmp_bytes`, `shm_bytes`: the sizes of /tmp and /dev/shm. `directories`: to be made in /tmp. `shown`, `links`: files
+    and symbolic links that the sandbox has below /tmp. `cwd`, `variables`: of the program, which is not wrapped any
+    more.
     """
 
     uid: int
     own_network: bool
     proxy_port: int
+    forwarded: Forwarded
     hostname: str
     tmp_bytes: int
     shm_bytes: int
@@ -79,13 +89,15 @@ class Confinement(TypedDict, total=False):
     finds stdin and stdout at INNER_STDIN_FD and INNER_STDOUT_FD (TAKES_PIPES). `inner_texts`: what the wrapper,
     and what it executes, can read from descriptors, by their numbers.
     `own_network`: a network namespace that has only a loopback; a wrapper inherits it and makes none. `proxy_port`:
-    the port of 127.0.0.1 there at which a listener is made. It is sent through the order's fourth descriptor, a socket.
+    the port of 127.0.0.1 there at which a listener is made. `forwarded`: more listeners. They are sent through the
+    order's fourth descriptor, a socket, in one message.
     `room`: with `start: fork`, instead of a wrapper.
     """
 
     room: Room
     own_network: bool
     proxy_port: int
+    forwarded: Forwarded
     cgroup: Cgroup
     limits: dict[str, int]
     uid: int
@@ -99,7 +111,7 @@ class Confinement(TypedDict, total=False):
 
 INNER_SECCOMP_FD, INNER_STATUS_FD = 10, 11
 INNER_STDIN_FD, INNER_STDOUT_FD, INNER_VARIABLES_FD = 7, 8, 9  # a shell inside knows only those of one digit
-INNER_PASSWD_FD, INNER_GROUP_FD = 12, 13
+INNER_PASSWD_FD, INNER_GROUP_FD, INNER_HOSTS_FD = 12, 13, 16
 TEMPLATE_SOCKET_FD, TEMPLATE_TEXT_FD = 14, 15  # forked/inside.py knows them too
 ROOM = b"room"  # what a fork is sent, with descriptors of the namespaces that it is led into
 CREDENTIALS = struct.Struct("3i")  # as the kernel adds them to a message: pid, uid, gid
@@ -172,9 +184,15 @@ class Report(TypedDict, total=False):
     signal: int
 
 
+def has_listeners(confinement: Confinement) -> bool:
+    """Whether listeners are sent from its network."""
+    return "proxy_port" in confinement or "forwarded" in confinement
+
+
 def descriptors_of(order: Order) -> int:
-    """How many come with it: stdin, stdout, stderr, what a listener is sent through, a watcher's file, a socket."""
-    return 3 + ("proxy_port" in order["confinement"]) + order["is_watched"] + (order.get("start", "exec") != "exec")
+    """How many come with it: stdin, stdout, stderr, what listeners are sent through, a watcher's file, a socket."""
+    has_socket = order.get("start", "exec") != "exec"
+    return 3 + has_listeners(order["confinement"]) + order["is_watched"] + has_socket
 
 
 def encode(message: Order | Report) -> bytes:

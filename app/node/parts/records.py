@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from app.auth.sealing import Sealer
 from app.domain import BackendSpec
 from app.errors import BackendNotFound, Disabled
 from app.node.parts.opening import Opening
@@ -66,7 +67,8 @@ async def open_records(opening: Opening) -> Records:
     opening.stack.push_async_callback(database.aclose)
     await database.ping()
     await SecretKeyCheck(database, opening.settings.secret_key).claim()
-    tenants, backends = TenantRepository(database), BackendRepository(database)
+    tenants, backends = TenantRepository(database), BackendRepository(database, Sealer(opening.settings.secret_key))
+    await backends.seal_all()
     toolsets, switches = ToolsetRepository(database), SwitchRepository(database)
     return Records(
         database=database,

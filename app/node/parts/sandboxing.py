@@ -23,6 +23,7 @@ from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes
 from app.jail.sandbox.uids import uid_of
 from app.jail.spawner.client import SpawnerClient
 from app.node.parts.opening import Opening
+from app.node.parts.own_parts import own_parts
 from app.settings.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
     settings, stack = opening.settings, opening.stack
     cgroups = await _open_cgroups(stack)
     machine = await anyio.to_thread.run_sync(examine, cgroups, partial(uid_of, settings.homes))
-    options = EgressOptions(own_hosts=_own_hosts(settings))
+    options = EgressOptions(own_hosts=_own_hosts(settings), parts=own_parts(settings))
     egress = await stack.enter_async_context(Egress(opening.metrics, options))
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     urls = {"the database": settings.database_url, "Redis": settings.redis_url}

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from app.text.credentials import SHAPES, names_secret
 from app.text.redaction import without_credentials
 
 MASKED = "•••"  # nothing of a secret, and not its length
@@ -22,25 +23,6 @@ MAX_LOOK_S = 0.03  # of the processor for one message, while which the node does
 MAX_VALUES = 4000  # that are looked for, in all their forms; where there are more nothing is kept
 _STRIDE = 256  # values between two looks at the time
 
-_NAMES = re.compile(
-    r"(?i)(pass(word|wd|phrase|code)|secret|credential|authori[sz]ation$|cookie|(api|access|private|signing|auth)[-_]?key"
-    r"|^pin$|^pwd$|^otp$|^jwt$|^(x[-_])?auth$|^bearer$|(^|[-_.])pass$|authori[sz]ation[-_]?(header|value)$)"
-)
-_TOKEN = re.compile(
-    r"(^|[-_.])(?i:token|tokens)$|[a-z]Tokens?$"
-    r"|(?i:(auth|access|refresh|session|bearer|id|api|bot|secret|github|gitlab|slack|csrf)tokens?$|token[-_]?value$)"
-)
-_NO_SECRETS = frozenset({"progressToken", "maxTokens", "max_tokens", "inputTokens", "outputTokens", "totalTokens",
-                         "input_tokens", "output_tokens", "total_tokens"})  # fmt: skip
-# Forms of credentials, in any text.
-_SHAPES = re.compile(
-    # JWT. Looked for from the beginning of a word, and only in one with two dots behind it: else a word with many
-    # beginnings would be read to its end for each.
-    r"(?<![\w-])(?=[\w-]{11,}+\.[\w-]{8,}+\.)[\w-]*?\beyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*"
-    r"|\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
-    r"|\bglpat-[\w-]{16,}|\bxox[abeoprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.|\n)*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-)
 _IN_URL = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}:(?:\\?/){2}[^\s/@:]{0,256}:)[^\s/]{1,512}(?=@)")
 _SECRETS = r"(?:password|passwd|passphrase|pwd|secret|(?<!progress)token|api[-_]?key|access[-_]?key|private[-_]?key)"
 # A name ends like that, such as `dbPassword`. What follows is masked up to the closing quote, which has as many
@@ -135,7 +117,7 @@ class Mask:
         cleaned = self._without_values(text)
         folded = cleaned.lower() if cleaned.isascii() else None  # else other letters may stand for those of a pattern
         if any(map(cleaned.__contains__, _IN_SHAPES)):
-            cleaned = self._put(_SHAPES, MASKED, cleaned)
+            cleaned = self._put(SHAPES, MASKED, cleaned)
         if folded is None or any(map(folded.__contains__, _IN_HEADER)):
             cleaned = self._put(_HEADER, rf"\g<1>{MASKED}", cleaned)
         if "@" in cleaned:
@@ -247,11 +229,6 @@ def _read(text: str) -> Any:
 def _with_all(members: Iterable[tuple[str, Any]]) -> msgspec.Raw:
     encode = msgspec.json.encode
     return msgspec.Raw(b"{%b}" % b",".join(b"%b:%b" % (encode(name), encode(each)) for name, each in members))
-
-
-def names_secret(name: str) -> bool:
-    """Whether a member of this name has a secret."""
-    return name not in _NO_SECRETS and (_NAMES.search(name) is not None or _TOKEN.search(name) is not None)
 
 
 def _is_flag(word: Any) -> bool:

@@ -126,7 +126,7 @@ def test_what_codex_reads_from_its_environment_must_be_given():
         ('startup_timeout_sec = "long"', "timeouts.initialize_s: Input should be a valid number"),
         ("tool_timeout_sec = -1", "timeouts.call_s: Input should be greater than 0"),
         ('enabled_tools = "search"', "include: Input should be a valid list"),
-        ('args = "-y"', "args: Input should be a valid list"),
+        ("args = { a = 1 }", "args: Input should be a valid list"),
     ],
 )
 def test_a_member_of_the_wrong_type_is_named(member, problem):
@@ -138,7 +138,7 @@ def test_of_several_versions_of_a_server_the_first_is_imported():
     versions = [{"server": {**SERVER, "version": version}} for version in ("3.4.1", "3.4.0")]
     first, second = parse(json.dumps({"servers": versions}), supplied={"--project": "shop", "TICKETS_TOKEN": "t"})
     assert (first.name, first.problems) == ("tickets", ())
-    assert second.problems == ("is another version of a server that stands before it",)
+    assert second.problems == ("is another version of a server of this file",)
 
 
 def test_a_server_json_is_a_command_with_what_has_to_be_given():
@@ -190,7 +190,39 @@ def test_a_page_of_the_registry_and_one_of_its_answers():
             "a variable in its URL that it does not describe",
         ),
         ({"remotes": [{"type": "websocket", "url": "wss://x"}]}, "neither a stdio package nor a remote"),
-        ({"packages": [{"registryType": "mcpb", "identifier": "x"}]}, "is packaged as mcpb: only npm and pypi"),
+        (
+            {"packages": [{"registryType": "mcpb", "identifier": "https://x.example/x.mcpb", "fileSha256": "0" * 64}]},
+            "is a bundle, https://x.example/x.mcpb: unpack it on each node, and import its manifest.json",
+        ),
+        (
+            {"packages": [{"registryType": "nuget", "identifier": "A.B", "version": "1.0.0"}]},
+            "(`dotnet tool install --global A.B`), and register the program that it brings as `command`",
+        ),
+        ({"packages": [{"registryType": "cargo", "identifier": "a-b"}]}, "(`cargo install a-b`)"),
+        ({"packages": [{"registryType": "x\n", "identifier": "a"}]}, "is packaged as x\\n: install it on each node"),
+        (
+            {"packages": [{"registryType": "npm", "identifier": "a", "transport": {"type": "streamable-http"}}]},
+            "its package a serves HTTP: start it yourself, and register its address as `url`",
+        ),
+        (
+            {
+                "remotes": [
+                    {
+                        "type": "sse",
+                        "url": "https://{site}.example",
+                        "variables": {"site": {"default": "x", "choices": ["a", "b"]}},
+                    }
+                ]
+            },
+            "site must be one of a, b",
+        ),
+        (
+            {
+                "packages": [{"registryType": "npm", "identifier": "x"}],
+                "_meta": {"io.modelcontextprotocol.registry/official": {"status": "deleted"}},
+            },
+            "was withdrawn by its publisher",
+        ),
     ],
 )
 def test_what_cannot_be_imported_says_why(server, problem):
@@ -207,7 +239,6 @@ def test_what_cannot_be_imported_says_why(server, problem):
         ('[mcp_servers.a]\ncommand = "x"\n[mcp_servers.a]\n', True, "is not TOML: .*line 3"),
         ('{"name": "io.x/y", "version": "1"}', False, "neither `packages` nor `remotes`"),
         ('[mcp_servers.a]\ncommand = "x"', False, "is not JSON"),
-        ("# goose\nextensions:\n  time:\n    cmd: time-mcp\n", False, "YAML is not read: write it as JSON"),
         ('{"servers": 3}', False, "there are no servers"),
     ],
 )
@@ -249,3 +280,88 @@ def test_a_text_that_is_nothing_is_refused_at_once(text):
     """Which is it takes one look: 40 empty lines once took a look for each of their subsets."""
     with pytest.raises(InvalidRequest, match="is not JSON"):
         parse(text)
+
+
+OCI = {
+    "registryType": "oci",
+    "identifier": "ghcr.example/acme/tickets:3.4.1",
+    "runtimeHint": "docker",
+    "transport": {"type": "stdio"},
+    "runtimeArguments": [
+        {"type": "positional", "value": "run"},
+        {"type": "named", "name": "-i"},
+        {
+            "type": "named",
+            "name": "--mount",
+            "value": "type=bind,src={from},dst=/tickets",
+            "isRepeated": True,
+            "variables": {"from": {"format": "filepath", "isRequired": True}},
+        },
+    ],
+    "packageArguments": [{"type": "positional", "value": "serve"}],
+    "environmentVariables": [{"name": "TICKETS_TOKEN", "isRequired": True, "isSecret": True}, {"name": "X"}],
+}
+
+
+def test_an_image_of_the_registry_is_a_line_of_docker_which_names_its_variables_only():
+    document = json.dumps({"name": "com.example/tickets", "packages": [OCI]})
+    (entry,) = parse(document, supplied={"from": "/srv/tickets", "TICKETS_TOKEN": "s3cret"})
+    mount = "--mount=type=bind,src=/srv/tickets,dst=/tickets"
+    args = ["run", "-i", "--rm", mount, "-e", "TICKETS_TOKEN", "ghcr.example/acme/tickets:3.4.1", "serve"]
+    assert (entry.problems, entry.members["command"], entry.members["args"]) == ((), "docker", args)
+    assert entry.members["env"] == {"TICKETS_TOKEN": "s3cret"}
+    older = {"registryType": "oci", "registryBaseUrl": "https://r.example", "identifier": "a/b", "version": "1.0"}
+    (entry,) = parse(json.dumps({"name": "x/y", "packages": [older]}))
+    assert entry.members["args"] == ["run", "-i", "--rm", "r.example/a/b:1.0"]
+
+
+def test_every_package_is_looked_at_until_one_can_be_taken():
+    broken, nuget = {"registryType": "npm", "identifier": "a b"}, {"registryType": "nuget", "identifier": "A"}
+    found = {
+        "npm": [nuget, OCI, broken, {"registryType": "npm", "identifier": "x", "version": "1"}],
+        "pypi": [broken, {"registryType": "pypi", "identifier": "x", "version": "1"}],
+        "oci": [broken, nuget, OCI],
+    }
+    commands = {}
+    for kind, packages in found.items():
+        (entry,) = parse(json.dumps({"name": "x/y", "packages": packages}))
+        commands[kind] = entry.members["command"]
+    assert commands == {"npm": "npx", "pypi": "uvx", "oci": "docker"}
+    (entry,) = parse(json.dumps({"name": "x/y", "packages": [broken, nuget]}))
+    assert len(entry.problems) == 2
+
+
+def test_an_argument_may_be_given_several_times_and_one_of_a_choice_only_as_that():
+    repeated = {"type": "positional", "valueHint": "folder", "isRepeated": True, "isRequired": True}
+    choice = {"type": "named", "name": "--mode", "choices": ["read", "write"], "default": "read"}
+    package = {"registryType": "npm", "identifier": "x", "version": "1", "packageArguments": [repeated, choice]}
+    document = json.dumps({"name": "x/y", "packages": [package]})
+    (entry,) = parse(document, supplied={"folder": "/a\n/b c"})
+    assert entry.members["args"] == ["-y", "x@1", "/a", "/b c", "--mode=read"]
+    assert "folder may be given several times: one value in each line" in entry.notes
+    (entry,) = parse(document, supplied={"folder": "/a", "--mode": "all"})
+    assert entry.problems == ("--mode must be one of read, write",)
+
+
+def test_of_several_versions_the_one_that_the_registry_calls_the_latest_is_imported():
+    official = "io.modelcontextprotocol.registry/official"
+    package = {"registryType": "npm", "identifier": "x"}
+    page = {
+        "servers": [
+            {
+                "server": {"name": "x/y", "packages": [{**package, "version": version}]},
+                "_meta": {official: {"status": "deprecated", "isLatest": version == "1.1.0"}},
+            }
+            for version in ("1.0.0", "1.1.0", "0.9.0")
+        ]
+    }
+    first, second, third = parse(json.dumps(page))
+    other = ("is another version of a server of this file",)
+    assert (first.problems, second.problems, third.problems) == (other, (), other)
+    assert "its publisher calls it deprecated" in second.notes
+
+
+def test_an_address_may_begin_with_a_variable():
+    remote = {"type": "streamable-http", "url": "{base}/mcp", "variables": {"base": {"isRequired": True}}}
+    (entry,) = parse(json.dumps({"name": "x/y", "remotes": [remote]}), supplied={"base": "https://x.example"})
+    assert (entry.problems, entry.members["url"]) == ((), "https://x.example/mcp")

@@ -219,18 +219,19 @@ def test_a_server_json_becomes_a_command(wrap):
         ({"registryType": "pypi", "identifier": "mcp-x", "version": "2.0"}, ["uvx", "mcp-x@2.0"]),
         ({"registryType": "pypi", "identifier": "mcp-x"}, ["uvx", "mcp-x"]),
         ({"registryType": "npm", "identifier": "x", "version": "1.0.0-rc.1"}, ["npx", "-y", "x@1.0.0-rc.1"]),
-        ({"registryType": "oci", "identifier": "x"}, "is packaged as oci"),
+        ({"registryType": "oci", "identifier": "x"}, ["docker", "run", "-i", "--rm", "x"]),
+        ({"registryType": "oci", "identifier": "-x"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "https://evil.example/x.tgz"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "--call=evil"}, "is not the name of a package"),
         ({"registryType": "npm", "identifier": "x", "version": "1 --call evil"}, "is not a version"),
-        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "has neither a stdio package"),
+        ({"registryType": "npm", "identifier": "x", "transport": {"type": "sse"}}, "its package x serves HTTP"),
     ],
 )
 def test_packages_of_the_registry(package, expected):
     entry = one(json.dumps({"name": "io.x/y", "packages": [package]}))
     if isinstance(expected, list):
         assert [entry.members["command"], *entry.members["args"]] == expected
-        assert ("no version" in str(entry.notes)) is ("version" not in package)
+        assert ("no version" in str(entry.notes)) is ("version" not in package and package["registryType"] != "oci")
     else:
         assert expected in entry.problems[0]
 
@@ -362,7 +363,7 @@ def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
 @pytest.mark.parametrize(
     ("members", "problem"),
     [
-        ({"envFile": ".env"}, "`envFile` is not supported"),
+        ({"envFile": ".env"}, "has an `envFile`, which is not read"),
         ({"command": ""}, "has no command"),
         ({"command": None}, "has no command"),
         ({"type": "streamableHttp"}, "has no URL"),
@@ -464,7 +465,8 @@ def test_all_containers_of_a_file_are_read():
     }  # fmt: skip
     pages = {"servers": [{"server": SERVER}, {"server": SERVER}], "mcpServers": {"a": run}}
     assert names(pages) == [("a", "a"), (SERVER["name"], "weather-mcp")]
-    (_, unread) = parse(json.dumps({"mcpServers": [{"name": "b", **run}], "servers": {"a": run}}))
+    assert names({"mcpServers": [{"name": "b", **run}], "servers": {"a": run}}) == [("b", "b"), ("a", "a")]
+    (_, unread) = parse(json.dumps({"mcpServers": [{"name": "b"}], "servers": {"a": run}}))
     assert (unread.source, unread.problems) == ("mcpServers", ("is not an object",))
 
 
@@ -516,6 +518,16 @@ def test_a_placeholder_without_a_name_cannot_be_read(value: str) -> None:
     assert one(stdio(env={"A": value})).problems == ("has a placeholder that cannot be read",)
 
 
-@pytest.mark.parametrize(("text", "is_toml"), [("[]", False), (' [ {"a": 1}]', False), ("[mcp_servers.a]", True)])
+@pytest.mark.parametrize(
+    ("text", "is_toml"),
+    [
+        ("[]", False),
+        (' [ {"a": 1}]', False),
+        ("[mcp_servers.a]", True),
+        ("# a\nextensions:\n  b: {}", False),
+        ('"a": {}', False),
+        ("# a\nmodel = 'x'", True),
+    ],
+)
 def test_a_list_is_not_taken_for_toml(text: str, is_toml: bool) -> None:
     assert looks_like_toml(text) is is_toml

@@ -12,6 +12,10 @@ LIMITS = {"memory_mb": 512, "pids": 64, "cpu": 1.0, "files": 1024, "disk_mb": 25
 EVERY = ["files", "network", "memory", "pids", "processes"]
 
 
+def allowed(*places: str, web: bool = False) -> dict[str, Any]:
+    return {"allow": [*places], "web": web}
+
+
 async def test_a_new_backend_has_no_network_and_the_default_limits(rig):
     answer = (await rig.ask("POST", PATH, {"name": "x", "command": "cat"})).json()
     assert (answer["sandbox"], answer["limits"], answer["state"]) == (DEFAULT, LIMITS, "none")
@@ -38,6 +42,24 @@ async def test_a_new_backend_has_no_network_and_the_default_limits(rig):
             "confines no network",
         ),
         ({"sandbox": {"network": "internet"}}, "#/sandbox/network", "web"),
+        *(
+            ({"sandbox": {"network": network}}, "#/sandbox/network", words)
+            for network, words in (
+                (["10.0.0.1:5432"], "object with `allow`"),
+                ({}, "has `allow`"),
+                ({"web": True}, "has `allow`"),
+                ({"allow": []}, "1 to 32"),
+                ({"allow": "db.internal:5432"}, "1 to 32"),
+                ({"allow": [f"10.0.0.1:{port}" for port in range(1, 34)]}, "1 to 32"),
+                ({"allow": [5432]}, "texts"),
+                ({"allow": ["db.internal"]}, "'db.internal' is not HOST:PORT"),
+                ({"allow": ["a:1", "a:1"]}, "only once"),
+                ({"allow": ["a:1"], "web": "yes"}, "true or false"),
+                ({"allow": ["a:1"], "udp": True}, "no such member: 'udp'"),
+                ({"allow": ["0.0.0.0/0:443"]}, "at least /8"),
+            )
+        ),
+        ({"sandbox": {"network": {"allow": ["a:3128"], "web": True}}}, "#/sandbox", "port 3128"),
         ({"sandbox": {"files": []}}, "#/sandbox/files", ""),
         ({"sandbox": None}, "#/sandbox", ""),
         ({"sandbox": "off"}, "#/sandbox", ""),
@@ -90,10 +112,16 @@ async def test_what_cannot_be_is_422_and_says_where_and_why(untouched, change, p
 
 
 async def test_what_is_odd_and_allowed(rig):
-    allowed: list[dict[str, Any]] = [
+    odd: list[dict[str, Any]] = [
         {"sandbox": {"mode": "require", "require": EVERY, "network": "web"}},
         {"sandbox": {"mode": "require", "require": ["files"], "network": "host"}},
         {"sandbox": {"mode": "off", "network": "host"}},
+        {"sandbox": {"mode": "require", "require": ["network"], "network": allowed("db.internal:5432")}},
+        {
+            "sandbox": {
+                "network": allowed("10.20.0.0/16:443", "[fd00::7]:1", "db.example.com:5432@10.20.0.0/16", web=True)
+            }
+        },
         {
             "sandbox": {
                 "read": ["/tmp/homes", "/process", "/srv/..x", "/ü", "/etc/ssl"],
@@ -104,7 +132,7 @@ async def test_what_is_odd_and_allowed(rig):
         {"limits": {"memory_mb": 16, "pids": 1, "cpu": 1, "files": 16, "disk_mb": 1}},
         {"state": "keep", "recovery": "respawn"},
     ]
-    for number, members in enumerate(allowed):
+    for number, members in enumerate(odd):
         answer = await rig.ask("POST", PATH, {"name": f"x{number}", "command": "cat", **members})
         assert answer.status_code == 201, answer.text
         for name, value in members.items():
@@ -119,6 +147,12 @@ async def test_a_merge_patch_changes_what_it_names_and_makes_a_new_version(rig):
         ({"sandbox": {"read": ["/a"]}}, {"sandbox": {**DEFAULT, "mode": "off", "read": ["/a"]}}),
         ({"sandbox": {"read": ["/b"], "mode": None}}, {"sandbox": {**DEFAULT, "read": ["/b"]}}),
         ({"sandbox": {"read": None, "network": "web"}}, {"sandbox": {**DEFAULT, "network": "web"}}),
+        ({"sandbox": {"network": {"allow": ["a:1"]}}}, {"sandbox": {**DEFAULT, "network": allowed("a:1")}}),
+        ({"sandbox": {"network": {"web": True}}}, {"sandbox": {**DEFAULT, "network": allowed("a:1", web=True)}}),
+        ({"sandbox": {"network": {"allow": ["b:2"]}}}, {"sandbox": {**DEFAULT, "network": allowed("b:2", web=True)}}),
+        ({"sandbox": {"network": {"web": None}}}, {"sandbox": {**DEFAULT, "network": allowed("b:2")}}),
+        ({"sandbox": {"network": "none"}}, {"sandbox": DEFAULT}),
+        ({"sandbox": {"network": {"allow": ["a:1"]}}}, {"sandbox": {**DEFAULT, "network": allowed("a:1")}}),
         ({"sandbox": None}, {"sandbox": DEFAULT}),
         ({"limits": {"memory_mb": None, "pids": 9}}, {"limits": {**LIMITS, "memory_mb": None, "pids": 9}}),
         ({"limits": {"cpu": 2}}, {"limits": {**LIMITS, "memory_mb": None, "pids": 9, "cpu": 2.0}}),
@@ -166,6 +200,44 @@ async def test_only_the_platform_says_what_runs_and_how_it_is_confined(untouched
         assert (answer.status_code, problem["reason"]) == (403, "insufficient_scope")
         assert "platform:admin" in problem["detail"]
     assert await untouched.admin.backends.get("acme", "echo") == before
+
+
+async def test_a_tenant_s_administrator_allows_what_the_platform_lists_for_the_tenant(rig):
+    key, path = await rig.key("acme", "tenant:admin", "metrics:read"), PATH + "/echo"
+    listed = ["db.internal:5432", "10.20.0.0/16:443", "127.0.0.0/8:6000"]
+
+    async def asked(network: Any, **more: Any) -> tuple[int, str]:
+        answer = await rig.ask("PATCH", path, {"sandbox": {"network": network}, **more}, key=key)
+        return answer.status_code, answer.json().get("detail", "")
+
+    assert (await asked(allowed("db.internal:5432")))[0] == 403
+    refused = await rig.ask("PATCH", "/api/v1/tenants/acme", {"network_allow": listed}, key=key)
+    assert refused.status_code == 403
+    assert (await rig.ask("PATCH", "/api/v1/tenants/acme", {"network_allow": listed})).json()["network_allow"] == listed
+    given = ("db.internal:5432", "10.20.3.0/24:443", "127.0.0.1:6000")
+    assert await asked(allowed(*given)) == (200, "")
+    for network, lacking in (
+        (allowed("db.internal:5433"), "db.internal:5433"),
+        (allowed("db.internal:5432", "10.0.0.0/8:443"), "10.0.0.0/8:443"),
+        (allowed("db.internal:5432@10.0.0.0/8"), "db.internal:5432@10.0.0.0/8"),
+        (allowed("localhost:6000"), "localhost:6000"),
+    ):
+        status, detail = await asked(network)
+        assert (status, detail) == (
+            403, f"this needs the scope platform:admin: the tenant's `network_allow` does not have {lacking}",
+        )  # fmt: skip
+    for other in ("web", "host", allowed("db.internal:5432", web=True)):
+        assert (await asked(other))[0] == 403
+    assert (await asked(allowed("db.internal:5432"), state="keep"))[0] == 403
+    assert (
+        await rig.ask("PATCH", path, {"sandbox": {"network": "none", "read": ["/srv"]}}, key=key)
+    ).status_code == 403
+    await rig.ask("PATCH", "/api/v1/tenants/acme", {"network_allow": None})
+    assert await asked(allowed("db.internal:5432")) == (200, "")  # what it has may stay, and be taken away
+    assert await asked("none") == (200, "")
+    assert (await asked(allowed("db.internal:5432")))[0] == 403
+    changes = [each for act in await rig.trail("acme") if act.action == "backend.change" for each in act.changes]
+    assert ("sandbox.network.allow", None, [*given]) in [(each.member, each.old, each.new) for each in changes]
 
 
 async def test_the_audit_trail_names_each_member_that_changed(rig):

@@ -62,7 +62,17 @@ async def test_the_path_without_tenant_is_the_default_tenants(rig):
     answer = await rig.ask("POST", "/api/v1/backends:import", body)
     assert answer.json() == {
         "applied": True,
-        "entries": [{"source": "A b", "name": "a-b", "outcome": "created", "problems": [], "notes": ["named a-b"]}],
+        "entries": [
+            {
+                "source": "A b",
+                "name": "a-b",
+                "outcome": "created",
+                "becomes": "cat",
+                "needs": [],
+                "problems": [],
+                "notes": ["named a-b"],
+            }
+        ],
     }
     assert (await rig.admin.backends.get("default", "a-b")).command == "cat"
 

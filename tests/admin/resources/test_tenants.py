@@ -17,7 +17,14 @@ NO_LIMITS = dict.fromkeys(
         "frozen_sessions",
     )
 )
-ON = {"enabled": True, "reason": "", "sandbox_exempt": False, "registry": "off", "inspections": "allowed"}
+ON = {
+    "enabled": True,
+    "reason": "",
+    "sandbox_exempt": False,
+    "registry": "off",
+    "inspections": "allowed",
+    "network_allow": [],
+}
 DEFAULTS = {
     "sessions": 100,
     "sessions_per_principal": None,

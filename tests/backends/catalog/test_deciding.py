@@ -29,7 +29,7 @@ from app.storage.tenants import TenantRepository
 from app.storage.tools.approvals import ApprovalRepository
 from app.storage.tools.catalog import CatalogRepository
 from app.telemetry.metrics import Metrics
-from tests.databases import migrate
+from tests.databases import SEALER, migrate
 
 KEY = ("acme", "red")
 SPEC = BackendSpec("acme", "red", "cat", pin="block")
@@ -45,7 +45,7 @@ class Rig:
 
     def __init__(self, database: Database) -> None:
         self.database, self.metrics = database, Metrics("test")
-        self.backends, self.approvals = BackendRepository(database), ApprovalRepository(database)
+        self.backends, self.approvals = BackendRepository(database, SEALER), ApprovalRepository(database)
 
     def node(self) -> Catalog:
         unused: Any = None

@@ -8,6 +8,7 @@ import pytest
 
 from app.backends.checks._missed import Asked, Findings, Missed, findings, reaching_out
 from app.domain import BackendSpec, Sandbox
+from app.domain.resources.backends import AllowList
 
 
 def log(*entries: Any) -> bytes:
@@ -224,54 +225,98 @@ def test_the_narrowest_directory_is_proposed_and_never_one_that_is_shared_or_sec
 
 
 @pytest.mark.parametrize(
-    ("what", "network", "proposed", "around_the_proxy"),
+    "what", ["93.184.215.14:443", "[2606:2800:21f::1]:80", "93.184.215.14:5432", "127.0.0.1:443", "10.0.0.1:80"]
+)
+@pytest.mark.parametrize("network", ["none", "web", AllowList(("db.internal:5432",))])
+def test_the_very_address_and_port_are_proposed_whoever_was_asked(what, network):
+    for has_proxy in (False, True):
+        missed = found(address(what), network=network, has_failed=False, has_proxy=has_proxy)
+        assert proposals(missed) == [(what, {"network": {"allow": [what]}})]
+    assert found(address(what), network="host", has_failed=False)[0].proposal is None
+
+
+@pytest.mark.parametrize(
+    "what", ["169.254.169.254:80", "168.63.129.16:80", "100.100.100.200:80", "[fd00:ec2::254]:80", "[fe80::1]:80"]
+)
+def test_what_gives_credentials_of_the_machine_away_is_not_proposed(what):
+    for network in ("none", "web"):
+        missed = found(address(what), has_failed=False, network=network, has_proxy=True, refused=[(what, "address")])
+        assert proposals(missed) == [(what, None)]
+
+
+def test_what_no_entry_can_name_is_said():
+    assert proposals(found(address("224.0.0.1:80"), has_failed=False)) == [("224.0.0.1:80", None)]
+
+
+def test_localhost_is_proposed_to_who_tries_both_of_its_addresses():
+    missed = found(address("[::1]:5432"), address("127.0.0.1:5432"), 0, address("127.0.0.1:6379"), has_failed=False)
+    assert proposals(missed) == [
+        ("127.0.0.1:6379", {"network": {"allow": ["127.0.0.1:6379"]}}),
+        ("localhost:5432", {"network": {"allow": ["localhost:5432"]}}),
+    ]
+    assert missed[1].count == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
     [
-        ("93.184.215.14:443", "none", "web", "host"),
-        ("[2606:2800:21f::1]:80", "none", "web", "host"),
-        ("93.184.215.14:443", "web", "host", "host"),
-        ("93.184.215.14:5432", "none", "host", "host"),
-        ("127.0.0.1:443", "none", "host", "host"),
-        ("10.0.0.1:80", "web", "host", "host"),
-        ("168.63.129.16:80", "none", "host", "host"),
-        ("names (DNS)", "none", "web", "host"),
-        ("names (DNS)", "web", "host", "host"),
-        ("169.254.169.254:80", "none", None, None),
+        (("postgresql://u:p@db.internal/app",), ["db.internal:5432"]),
+        (("--url=https://api.example.com/v1", "-v"), ["api.example.com:443"]),
+        (("--broker", "MQ.corp:5672"), ["mq.corp:5672"]),
+        (("postgresql://10.0.0.7/app",), []),  # no name was resolved for it
+        (("notes.txt", "10:30", "a@b.example"), []),
     ],
 )
-def test_the_narrowest_network_that_helps_is_proposed_and_none_for_the_machine_s_credentials(
-    what, network, proposed, around_the_proxy
-):
-    """Without a proxy `web` is a matter of ports."""
-    for has_proxy, expected in ((False, proposed), (True, around_the_proxy)):
-        missed = found(address(what), network=network, has_failed=False, has_proxy=has_proxy)
-        assert proposals(missed) == [(what, expected and {"network": expected})]
-    assert found(address(what), network="host", has_failed=False)[0].proposal is None
+def test_who_resolves_a_name_may_reach_the_names_of_its_registration(args, named):
+    missed = found(address("names (DNS)"), args=args, has_failed=False, has_proxy=True)
+    expected: list[tuple[str, Any]] = [(each, {"network": {"allow": [each]}}) for each in named]
+    assert proposals(missed) == (expected or [("names (DNS)", None)])
+
+
+def test_who_may_make_no_socket_may_reach_what_its_registration_names():
+    calls = [{"kind": "system call", "what": f"socket({family})"} for family in ("AF_INET", "AF_INET6")]
+    missed = found(*calls, args=("postgresql://localhost/app",), has_failed=False)
+    assert proposals(missed) == [("localhost:5432", {"network": {"allow": ["localhost:5432"]}})]
+
+
+def test_names_that_nobody_names_are_the_web_s_or_nothing_is_known():
+    names = address("names (DNS)")
+    assert proposals(found(names, has_failed=False)) == [("names (DNS)", {"network": "web"})]
+    assert proposals(found(names, has_failed=False, network="web")) == [("names (DNS)", None)]
 
 
 @pytest.mark.parametrize(
     ("destination", "reason", "proposed"),
     [
-        ("example.com:443", "rule", "web"),
-        ("example.com:5432", "rule", "host"),
-        ("93.184.215.14:80", "rule", "web"),
-        ("[2606:2800:21f::1]:443", "rule", "web"),
-        ("10.0.0.1:443", "rule", "host"),
-        ("db.internal:443", "address", "host"),
-        ("example.com:22", "port", "host"),
+        ("example.com:443", "rule", "example.com:443"),
+        ("example.com:5432", "rule", "example.com:5432"),
+        ("93.184.215.14:80", "rule", "93.184.215.14:80"),
+        ("[2606:2800:21f::1]:443", "rule", "[2606:2800:21f::1]:443"),
+        ("10.0.0.1:443", "rule", "10.0.0.1:443"),
+        ("db.example.com:443", "address", None),
+        ("db.internal:443", "address", "db.internal:443"),
+        ("example.com:22", "port", "example.com:22"),
         ("169.254.169.254:80", "rule", None),
-        ("169.254.169.254:80", "address", None),
     ],
 )
-def test_what_is_asked_of_the_proxy_in_vain_gets_web_only_if_web_would_serve_it(destination, reason, proposed):
+def test_what_is_asked_of_the_proxy_in_vain_is_proposed_as_it_was_asked(destination, reason, proposed):
     missed = found(has_failed=False, has_proxy=True, refused=[(destination, reason)] * 2)
-    assert proposals(missed) == [(destination, proposed and {"network": proposed})]
+    entry = proposed and {"network": {"allow": [proposed]}}
+    assert proposals(missed) == [(destination, entry)]
     assert missed[0].count == 2
     assert found(has_failed=False, has_proxy=True, refused=[("gone.example:443", "name"), ("a.b:80", "timeout")]) == []
 
 
+def test_what_is_allowed_and_refused_is_never_reached():
+    """It is the gateway's own: the same entry once more would not help."""
+    network = AllowList(("127.0.0.0/8:6379",))
+    missed = found(has_failed=False, network=network, refused=[("127.0.0.1:6379", "address")])
+    assert proposals(missed) == [("127.0.0.1:6379", None)]
+
+
 def test_of_an_address_at_which_nobody_listens_it_is_said():
     (missed,) = found(address("127.0.0.1:5432", is_heard=False))
-    assert missed.proposal == {"network": "host"}
+    assert missed.proposal == {"network": {"allow": ["127.0.0.1:5432"]}}
     assert str(missed.note).startswith("Nothing listens there on this node now")
 
 

@@ -81,6 +81,8 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "algorithms": (["HS256", "HS256"], ["RS256", "ES256", "RS256"]),
     "max_scopes": (["tenant:admin", "mcp:connect"],),
     "require": (["files"], ["processes", "files"]),
+    "network": ("web", {"allow": ["db.internal:5432", "[fd00::7]:1"]}, {"allow": ["10.20.0.0/16:443"], "web": True}),
+    "network_allow": (["db.internal:5432"],),
     "read": (["/a b", "/010"],),
     "jwks_url": ("https://a.example/k",),
     "discovery_url": ("https://a.example/d?a=b",),

@@ -36,7 +36,7 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
         wram: 1
         env: {PORT: 80, T: "${env:NOPE}"}
       q: {command: mcp server, env: {PORT: 80}, enabled: yes}
-      u: {url: "ftp://x", args: ["${env:TOKEN}"]}
+      u: {url: "ftp://x", isolation: "${env:TOKEN}"}
       v: 3
       w: {command: a, timeouts: {call_s: abc}}
       z: {command: a, state: keep, warm: 1}
@@ -60,8 +60,8 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
         "g.yaml:13: tenants.b.backends.q.env.PORT: must be a text; write it in quotes",
         "g.yaml:13: tenants.b.backends.q.enabled: must be true or false",
         (
-            "g.yaml:14: tenants.b.backends.u.args: references stand in `env` and `headers` only: "
-            "everything else is shown to readers"
+            "g.yaml:14: tenants.b.backends.u.isolation: references stand in `env` and `headers` and `args` and `url` "
+            "only: everything else is shown to readers"
         ),
         "g.yaml:15: tenants.b.backends.v: a backend has to be an object with members",
         "g.yaml:16: tenants.b.backends.w.timeouts.call_s: must be a number",
@@ -169,3 +169,27 @@ def test_in_other_members_what_looks_like_a_reference_is_escaped(tmp_path):
     file.write_text('tenants: {acme: {backends: {a: {command: x, args: ["$${env:A}", "${B}"], rename: {a: b}}}}}')
     (acme,) = read_files([str(file)], {})
     assert acme.sections["backends"]["a"].body["args"] == ["${env:A}", "${B}"]
+
+
+def test_a_reference_stands_in_arguments_and_addresses_where_a_secret_is_recognised(tmp_path):
+    file = tmp_path / "g.yaml"
+    file.write_text(
+        "tenants: {acme: {backends: {\n"
+        '  a: {command: x, args: ["--api-key", "${env:KEY}", "postgres://u:${env:PW}@db/x", "${LEVEL}"]},\n'
+        '  b: {url: "https://b.example/mcp?token=${env:KEY}"}}}}'
+    )
+    (acme,) = read_files([str(file)], {"KEY": "s3cret-1", "PW": "p"})
+    a, b = (acme.sections["backends"][name] for name in "ab")
+    assert a.body["args"] == ["--api-key", "s3cret-1", "postgres://u:p@db/x", "${LEVEL}"]
+    assert a.shown["args"] == ["--api-key", "***", "postgres://u:***@db/x", "${LEVEL}"]
+    assert (b.body["url"], b.shown["url"]) == (
+        "https://b.example/mcp?token=s3cret-1",
+        "https://b.example/mcp?token=***",
+    )
+    assert "s3cret" not in repr(acme)
+    for word in ("--name=${env:KEY}", "${env:KEY}", "x://u:${env:KEY}/a@b/"):
+        text = f'tenants:\n  acme:\n    backends:\n      a: {{command: x, args: ["{word}"]}}'
+        file.write_text(text)
+        with pytest.raises(InvalidRequest, match="what a reference names would be shown there") as refused:
+            read_files([str(file)], {"KEY": "s3cret-1"})
+        assert "s3cret" not in str(refused.value)

@@ -31,6 +31,7 @@ def test_the_copy_in_the_repository_is_what_the_command_prints(capsys):
         {"tenants": {"acme": None}},
         of_acme(limits={"burst": None}, enabled=False, reason="x"),
         of_acme(backends={"time": {"command": "x", "env": {"A": "${env:A}"}, "sandbox": {"network": "web"}}}),
+        of_acme(network_allow=["a:1"], backends={"time": {"command": "x", "sandbox": {"network": {"allow": ["a:1"]}}}}),
         of_acme(guides=None, issuers={"https://idp": {"algorithms": ["HS256"], "secret": "${file:secret}"}}),
         *(of_acme(**{kind.section: {"x": dict(kind.example)}}) for kind in KINDS),
     ],
@@ -49,6 +50,8 @@ def test_what_it_accepts(document):
         of_acme(backends={"time": {"name": "time", "command": "x"}}),
         of_acme(backends={"time": {"comand": "x"}}),
         of_acme(backends={"TIME": {"command": "x"}}),
+        of_acme(backends={"time": {"command": "x", "sandbox": {"network": {"web": True}}}}),
+        of_acme(backends={"time": {"command": "x", "sandbox": {"network": "internet"}}}),
         of_acme(guides={"g": {}}),
     ],
 )

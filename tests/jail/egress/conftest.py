@@ -20,8 +20,8 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class AnyPort(PortRule):
-    async def permit(self, outgoing: Any) -> None:
-        pass
+    async def permit(self, outgoing: Any) -> Sequence[Any]:
+        return ()
 
 
 class Lookup:
@@ -63,8 +63,7 @@ class Proxied:
 
     @property
     def port(self) -> int:
-        assert self.line._listener is not None
-        return self.line._listener.getsockname()[1]
+        return self.line._listeners[0][0].getsockname()[1]
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)

@@ -18,7 +18,7 @@ def test_every_attempt_of_every_probe_is_shown():
 
 def test_each_network_has_its_profile():
     view = view_of("n1", sandboxes(*HELD))
-    assert {name: each.tier for name, each in view.networks.items()} == {"none": 2, "web": 2, "host": 2}
+    assert {name: each.tier for name, each in view.networks.items()} == {"none": 2, "web": 2, "host": 2, "allow": 2}
     assert view.networks["host"].missing == {"network": "network is `host`"}
     assert view.networks["web"].name == "namespaces"
 

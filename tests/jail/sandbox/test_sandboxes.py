@@ -75,8 +75,8 @@ def test_each_network_rests_on_its_own_probe():
     found = sandboxes(HELD[0], report(Tier.NAMESPACES, "web", "network"), report(Tier.KERNEL, "web"))
     assert found.profile(spec()).tier is Tier.NAMESPACES
     profile = found.profile(spec("web"))
-    assert (profile.tier, profile.missing) == (Tier.KERNEL, {"network": PORTS_ONLY})
-    assert profile.weaker == (*WEAKER.values(), PORTS_ONLY)
+    assert (profile.tier, profile.missing) == (Tier.KERNEL, {"network": PORTS_ONLY["web"]})
+    assert profile.weaker == (*WEAKER.values(), PORTS_ONLY["web"])
 
 
 def test_nothing_is_claimed_that_was_not_tried():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.jail.spawner import _network as network
+from app.jail.spawner import wire
 from app.jail.spawner.client import Command, SpawnerClient, SpawnFailed
 from app.jail.spawner.syscalls import refuse_inspection, renounce_privileges
 from app.jail.spawner.wire import Confinement
@@ -16,6 +17,7 @@ from tests.jail.spawner.conftest import Child
 
 NOBODY = 65534
 PORT = 3128
+PROXIED = Confinement(own_network=True, proxy_port=PORT)
 WAIT_S = 10.0
 BWRAP = shutil.which("bwrap")
 
@@ -49,7 +51,7 @@ read -r answer <&3
 """
 
 
-def start(uid: int, argv: list[str], channel: socket.socket) -> int:
+def start(uid: int, argv: list[str], channel: socket.socket, confinement: Confinement = PROXIED) -> int:
     """A child that becomes this user, enters its own network and executes that, as the spawner's children do."""
     child = os.fork()
     if child == 0:
@@ -59,7 +61,7 @@ def start(uid: int, argv: list[str], channel: socket.socket) -> int:
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
             refuse_inspection()
-            network.enter({"own_network": True, "proxy_port": PORT}, channel.fileno())
+            network.enter(confinement, channel.fileno())
             renounce_privileges()
             os.chdir("/")
             os.execvp(argv[0], argv)
@@ -123,6 +125,32 @@ def test_without_a_port_there_is_no_listener_and_without_own_network_nothing_hap
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("uid", [os.geteuid(), NOBODY], ids=["this-user", "nobody"])
+def test_listeners_for_addresses_that_are_local_there_say_what_was_meant(uid: int) -> None:
+    """Also on ports that only root may have elsewhere, for both families."""
+    if uid != os.geteuid() and os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    forwarded = wire.Forwarded(networks=["10.20.0.0/16", "198.18.0.1/32", "fd12::/64"], ports=[443, 5432])
+    places = [("10.20.3.4", 443), ("198.18.0.1", 5432), ("127.0.0.1", 443), ("fd12::7", 5432), ("::1", 443)]
+    asks = "; ".join(f"(exec 3<>/dev/tcp/{host}/{port}; read -t 10 -r x <&3)" for host, port in places)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = start(uid, ["/bin/bash", "-c", asks], theirs, Confinement(own_network=True, forwarded=forwarded))
+        ours.settimeout(WAIT_S)
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 8)
+        listeners = {each.getsockname()[1]: each for each in (socket.socket(fileno=one) for one in descriptors)}
+        assert sorted(listeners) == [443, 5432]
+        for host, port in places:
+            listeners[port].settimeout(WAIT_S)
+            connection, _ = listeners[port].accept()
+            with connection:
+                assert connection.getsockname()[:2] == (host if ":" in host else f"::ffff:{host}", port)
+                connection.sendall(b"x\n")
+        for each in listeners.values():
+            each.close()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 async def proxied(client: SpawnerClient, port: int, *argv: str) -> tuple[Child, socket.socket]:

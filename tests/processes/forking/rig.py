@@ -33,7 +33,7 @@ class InTier:
         self._tier, self._composer = tier, composer
 
     def profile(self, spec: BackendSpec) -> Profile:
-        return Profile(self._tier, spec.sandbox.network)
+        return Profile(self._tier, spec.sandbox.network_kind)
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
         return await self._composer.compose(spec, place, self.profile(spec))

@@ -9,7 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from app.telemetry.capture import masking
-from app.telemetry.capture.masking import MASKED, MAX_BYTES, MAX_TEXT, MAX_VALUES, Mask, names_secret
+from app.telemetry.capture.masking import MASKED, MAX_BYTES, MAX_TEXT, MAX_VALUES, Mask
+from app.text.credentials import names_secret
 
 LOOK_S = masking.MAX_LOOK_S
 

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 
 from app.domain import BackendSpec, Network, ProcessLimits, Sandbox
+from app.domain.resources.backends import NetworkMode
 from app.jail.sandbox.composer import Confined
 from app.jail.sandbox.probes.range import DATAGRAM, Range, identity
 from app.jail.sandbox.tiers import WEAKER, Tier, promised
@@ -44,7 +45,7 @@ class TierReport:
     """What was tried in a tier. `error`: why nothing could be tried."""
 
     tier: Tier
-    network: Network
+    network: NetworkMode
     attempts: Sequence[Attempt] = ()
     error: str | None = None
 
@@ -100,7 +101,7 @@ class Neighbour:
     home: str
 
 
-def spec_of(network: Network) -> BackendSpec:
+def spec_of(network: NetworkMode) -> BackendSpec:
     """The probe as a backend."""
     return BackendSpec(
         tenant="trunkline-probe",

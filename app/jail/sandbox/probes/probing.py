@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from app.domain import Network
+from app.domain.resources.backends import NetworkMode
 from app.jail.sandbox.composer import Composer, Confined, Place
 from app.jail.sandbox.probes.prober import Attempt, Neighbour, TierReport, run, spec_of, started
 from app.jail.sandbox.probes.range import Targets, shooting_range, stand_ins
 from app.jail.sandbox.tiers import Profile, Tier
 from app.jail.spawner.client import SpawnerClient, SpawnFailed
 
-NETWORKS: tuple[Network, ...] = ("none", "web", "host")
+NETWORKS: tuple[NetworkMode, ...] = ("none", "web", "host")
 
 
 class Probing:
@@ -33,7 +33,7 @@ class Probing:
             reports += await self.probe(tier, left)
         return reports
 
-    async def probe(self, tier: Tier, networks: Sequence[Network] = NETWORKS) -> list[TierReport]:
+    async def probe(self, tier: Tier, networks: Sequence[NetworkMode] = NETWORKS) -> list[TierReport]:
         """At the same time, beside one neighbour. Never raises SpawnFailed: that is a result."""
         neighbour: asyncio.Future[Neighbour] = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
@@ -48,7 +48,7 @@ class Probing:
                 neighbour.set_exception(error)
             return await probes
 
-    async def _report(self, tier: Tier, network: Network, neighbour: "asyncio.Future[Neighbour]") -> TierReport:
+    async def _report(self, tier: Tier, network: NetworkMode, neighbour: "asyncio.Future[Neighbour]") -> TierReport:
         try:
             return TierReport(tier, network, await self._attempts(tier, network, neighbour))
         except SpawnFailed as error:
@@ -57,14 +57,14 @@ class Probing:
             return TierReport(tier, network, error=str(error))
 
     async def _attempts(
-        self, tier: Tier, network: Network, neighbour: "asyncio.Future[Neighbour]"
+        self, tier: Tier, network: NetworkMode, neighbour: "asyncio.Future[Neighbour]"
     ) -> Sequence[Attempt]:
         async with AsyncExitStack() as stack:
             targets = await asyncio.to_thread(stack.enter_context, shooting_range(self._targets))
             _, confined = await self._confined(stack, tier, network)
             return tuple(await run(self._spawner, confined, asyncio.shield(neighbour), targets))
 
-    async def _confined(self, stack: AsyncExitStack, tier: Tier, network: Network) -> tuple[str, Confined]:
+    async def _confined(self, stack: AsyncExitStack, tier: Tier, network: NetworkMode) -> tuple[str, Confined]:
         """With the home outside, which is removed at the end."""
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-probe-home-")))
         (directory / "tmp").mkdir()

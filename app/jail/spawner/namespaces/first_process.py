@@ -54,9 +54,7 @@ def build(pid: int, room: wire.Room, report: socket.socket, leash: int, proxy: i
     _own_user_namespace(proc, [each for each in names if each != "pid"])
     socket.sethostname(room["hostname"])
     if own_network:
-        network.raise_loopback()
-        if proxy is not None:
-            network.pass_listener(proxy, room["proxy_port"])
+        network.furnish(room, proxy)
     _furnish(room)
     if clone() == 0:
         in_child(lambda: _begin(proc, names, report, leash), report)

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.files import strict_yaml
-from app.cli.files.strict_yaml import MAX_DEPTH, Unreadable, read, written
+from app.text import strict_yaml
+from app.text.strict_yaml import MAX_DEPTH, Unreadable, read, written
 
 ODD = [
     "1e5",
