@@ -6,7 +6,7 @@ memory), what the egress proxy refuses, and what the program itself says when a 
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -84,10 +84,10 @@ class Denials:
             self._counted[kind] = total
             self.note(kind, what, new)
 
-    def said(self, text: bytes, *, has_network: bool) -> None:
-        """What a program says of a call that has failed. `has_network`: no address is kept from it."""
+    def said(self, text: bytes, reached: Collection[str] | None = ()) -> None:
+        """What a program says of a call that has failed. `reached`: addresses that are not kept from it; None: all."""
         for kind, what in islice(dict.fromkeys(denied_by(text[:SAID_BYTES])), _MOST_SAID):
-            if not (kind == "address" and has_network):
+            if kind != "address" or not (reached is None or what.decode("ascii") in reached):
                 self.note(kind, what)
 
     def take_new(self) -> Counter[Kind]:

@@ -113,7 +113,7 @@ class BackendProcess:
         self.phases: Mapping[str, float] = {}
         self.is_limited_by_kernel = False  # in its memory, by a control group
         self.stderr = StderrRing(partial(secrets_of, spec))
-        self.denials = Denials(self.stderr.printable)
+        self._denials: Denials | None = None
         self._denied_at = -_DENIED_EVERY_S
         self.use = Use()
         self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
@@ -171,7 +171,7 @@ class BackendProcess:
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
-        confined.started(self.id, partial(self.denials.note, "address"))
+        confined.started(self.id, self._refused)
         if self.is_stopping():
             self.kill()  # stop was called before the process had an id
         else:
@@ -407,6 +407,20 @@ class BackendProcess:
         lines, has_own_disk = self.stderr.last_lines(_STDERR_LINES), self._has_own_disk
         return exit_of(end, self.spec, lines, self._killed, was_stopped=was_stopped, has_own_disk=has_own_disk)
 
+    @property
+    def denials(self) -> Denials:
+        """Made when it is needed: most processes are denied nothing."""
+        if self._denials is None:
+            self._denials = Denials(self.stderr.printable)
+        return self._denials
+
+    def take_denied(self) -> Mapping[Kind, int]:
+        """Those that nobody has counted yet, by kind."""
+        return {} if self._denials is None else self._denials.take_new()
+
+    def _refused(self, destination: str) -> None:
+        self.denials.note("address", destination)
+
     def denied(self, said: bytes, now: float) -> Sequence[Denial]:
         """What was denied since it was asked for last, as a call of it has failed with these words. At most once a
         second: two files of the kernel and the end of stderr are read."""
@@ -415,7 +429,8 @@ class BackendProcess:
         self._denied_at = now
         if self._group is not None and self.exit is None:
             self._count_denials(*self._group.denials())
-        self.denials.said(said + b"\n" + self.stderr.take_fresh(SAID_BYTES), has_network=self._has_network)
+        for text in (said, self.stderr.take_fresh(SAID_BYTES)):
+            self.denials.said(text, self._reached)
         return self.denials.take_last()
 
     def _count_denials(self, refused_forks: int, oom_kills: int) -> None:
@@ -425,8 +440,10 @@ class BackendProcess:
                 self.denials.counted(limit, at_limit(limit, self.spec).removeprefix(_AT_LIMIT), count)
 
     @property
-    def _has_network(self) -> bool:
-        return self.spec.sandbox.network == "host" or self.origin.tier in ("none", "base")
+    def _reached(self) -> Sequence[str] | None:
+        """Addresses that nothing keeps from it; None: all."""
+        has_all = self.spec.sandbox.network_kind == "host" or self.origin.tier in ("none", "base")
+        return None if has_all else self.spec.sandbox.allow
 
     def limit_reached(self, *, is_late: bool = False) -> str:
         """At which limit it seems to be, by the last measurement; empty if at none."""

@@ -53,14 +53,17 @@ def test_other_words_are_no_denial():
 
 def test_the_same_said_in_two_ways_is_one():
     denials = new()
-    denials.said(b"EROFS: read-only file system, open '/srv/a'", has_network=False)
+    denials.said(b"EROFS: read-only file system, open '/srv/a'")
     assert (whats(denials), denials.count) == ([("file", "/srv/a")], 1)
 
 
 def test_addresses_count_only_where_a_sandbox_keeps_them():
     denials = new()
-    denials.said(b"connect ECONNREFUSED 10.0.0.1:1", has_network=True)
+    for reached in (None, ["10.0.0.1:1"]):
+        denials.said(b"connect ECONNREFUSED 10.0.0.1:1", reached)
     assert denials.count == 0
+    denials.said(b"connect ECONNREFUSED 10.0.0.1:1", ["10.0.0.1:2"])
+    assert whats(denials) == [("address", "10.0.0.1:1")]
 
 
 def test_what_is_kept_is_bounded_masked_and_printable():
@@ -75,8 +78,8 @@ def test_what_is_kept_is_bounded_masked_and_printable():
 
 def test_of_a_text_only_the_beginning_and_the_first_few_count():
     denials = new()
-    denials.said(b"".join(b"EROFS: '/srv/%d' " % number for number in range(5000)), has_network=False)
-    denials.said(b" " * SAID_BYTES + b"EROFS: '/srv/late'", has_network=False)
+    denials.said(b"".join(b"EROFS: '/srv/%d' " % number for number in range(5000)))
+    denials.said(b" " * SAID_BYTES + b"EROFS: '/srv/late'")
     assert denials.count == 5
 
 
