@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
-from app.processes.denials import SAID_BYTES, said_of
+from app.processes.denials import SAID_BYTES, Denial, said_of
 from app.processes.endings import RAISING, at_limit
 from app.processes.process import BackendProcess
-from app.protocol.commands import Answer, Failed
+from app.protocol.commands import Answer, Call, Failed
 from app.protocol.jsonrpc import string_of
 from app.sessions.call_observers import Observed, printable
 from app.sessions.endings import TAKEN_OVER
@@ -114,13 +114,14 @@ class OpenSessions:
         return iter([*self.by_id.values(), *self.hidden.values()])
 
 
-def note_timeout(
-    failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
-) -> None:
+Find = Callable[[str], BackendProcess | None]
+
+
+def note_timeout(failures: FailureLog, find: Find, session: Session, failed: Failed) -> None:
     """Notes in the failure log that a call had no answer in time; its caller is told at which limit the process is."""
-    named, call = session.connection.process, failed.call
-    process = None if named is None else find(named)
-    tool = string_of(call.target) if call.method == "tools/call" else None
+    call = failed.call
+    process, tool = _about(find, session, call)
+    denials = () if process is None else process.denied(b"", time.monotonic())
     limit = "" if process is None else process.limit_reached(is_late=True)
     if limit:
         failed.error.advise(f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {RAISING[limit]}")
@@ -129,27 +130,34 @@ def note_timeout(
         process,
         str(failed.error) + at_limit(limit, session.spec),
         method=call.method,
-        tool=tool and printable(tool),
+        tool=tool,
         affected=_affected(session),
         hint=RAISING.get(limit, ""),
     )
+    if process is not None and denials:
+        _log(process, call, tool, denials)
 
 
-def note_failed(
-    failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Observed, answer: Answer
-) -> None:
+def note_failed(failures: FailureLog, find: Find, session: Observed, answer: Answer) -> None:
     """Notes in the failure log and in the log what was denied to a process whose call has failed."""
-    named, call = session.connection.process, answer.call
-    process = None if named is None else find(named)
+    call = answer.call
+    process, tool = _about(find, session, call)
     if process is None:
         return
     said = bytes(memoryview(answer.response.value)[:SAID_BYTES])
-    denials = process.denied(said, time.monotonic())
-    if not denials:
-        return
+    if denials := process.denied(said, time.monotonic()):
+        failures.denied(process, denials, method=call.method, tool=tool, affected=_affected(session))
+        _log(process, call, tool, denials)
+
+
+def _about(find: Find, session: Observed, call: Call) -> tuple[BackendProcess | None, str | None]:
+    """The process that the call went to, and the tool."""
+    named = session.connection.process
     tool = string_of(call.target) if call.method == "tools/call" else None
-    tool = tool and printable(tool)
-    failures.denied(process, denials, method=call.method, tool=tool, affected=_affected(session))
+    return None if named is None else find(named), tool and printable(tool)
+
+
+def _log(process: BackendProcess, call: Call, tool: str | None, denials: Sequence[Denial]) -> None:
     log.warning(
         "A call failed, and something was denied to its backend",
         extra={
