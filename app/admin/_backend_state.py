@@ -116,7 +116,10 @@ SandboxOnNodes: Any = answer_of(_OnNodes, "SandboxOnNodes", ["nodes"])
 
 Notes = Annotated[
     list[str],
-    Field(description="What its `sandbox` names and the node that answers does not have: it may come later."),
+    Field(
+        description="What its `sandbox` names and the node that answers does not have: it may come later. And what of "
+        "its `openapi` could not be made a tool."
+    ),
 ]
 
 

@@ -18,6 +18,7 @@ from app.auth.sealing import Sealer
 from app.backends.catalog.entries import Decision, Entry
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
+from app.backends.openapi.documents import Documents
 from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.problems.problem import Problem
 from app.cluster.node_status.question import Nodes
@@ -121,6 +122,7 @@ class AdminContext:
     sealer: Sealer
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
     check_upstream: Callable[[str], object]  # likewise, for the URL of a backend
+    documents: Documents
     issuer_check: IssuerCheck
     authenticator: Authenticator
     now: Callable[[], datetime]

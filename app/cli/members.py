@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from app.cli.files.text import read_text
+from app.cli.files.text import read_document, read_text
 from app.domain import ApiKey, BackendSpec, Issuer, Tenant, Toolset
 from app.domain.resources.guides import Guide
 from app.domain.resources.members import declared_members
@@ -36,7 +36,8 @@ def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | N
         name = name.removesuffix("[]")
         if name in seen and not is_list:
             raise InvalidRequest(f"{name!r} is given twice")
-        value = content_of(text)
+        is_document = name == "openapi" and text.startswith("@") and not text.startswith("@@")
+        value = read_document(text[1:]) if is_document else content_of(text)
         if is_list:
             _append(body, name, value, is_first=name not in seen)
         else:

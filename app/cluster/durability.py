@@ -44,7 +44,7 @@ def is_durable(spec: BackendSpec, transport: str) -> bool:
     """Whether such a session can go on at another node: its server keeps no state, and its client reconnects. One that
     is shown only some of the tools cannot: what is restored is the line to the process, without what stands before it.
     """
-    return spec.recovery == "respawn" and transport == DURABLE and not spec.is_toolset
+    return spec.is_respawned and transport == DURABLE and not spec.is_toolset
 
 
 AddSession = Callable[[str, Principal, BackendSpec, Limits, str], Session]

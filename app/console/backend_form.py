@@ -69,7 +69,10 @@ _PROCESSES = (
 )  # fmt: skip
 _URL = (
     ("url", "URL", "of a server elsewhere"),
-    ("transport", "Transport"),
+    ("openapi", "Document of OpenAPI",
+     "of an HTTP API: its address, or its text. Its operations become tools; without URL, where the document says",
+     "another document, or its address to have it read again"),
+    ("transport", "Transport", "of a server of MCP"),
     ("headers", "Headers", "Name=value in each line; sealed when they are stored, for a URL",
      f"Name=value in each line; sealed when they are stored{_STAYS}"),
 )  # fmt: skip
@@ -98,7 +101,8 @@ _PLACED = {
     "command": _COMMAND, "processes": _PROCESSES, "url": _URL, "sessions": _SESSIONS, "pins": _PINS, "tools": _TOOLS,
 }  # fmt: skip
 _KINDS = {
-    "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word", "sandbox.network": "network",
+    "openapi": "document", "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word",
+    "sandbox.network": "network",
 }  # fmt: skip
 
 

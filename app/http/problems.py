@@ -79,23 +79,23 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": phrase(status), **content} for status in statuses}
 
 
-def install(app: FastAPI) -> None:
-    """Makes every error of this application a problem, including unknown routes and unexpected exceptions."""
-    for kind, told in (
-        (GatewayError, problem_of),
-        (RequestValidationError, _validation_error),
-        (HTTPException, _http_error),
-        (Exception, _bug),
-    ):
-        app.add_exception_handler(kind, _on_the_loop(told))
-    generate = app.openapi
+class Application(FastAPI):
+    """One of which every error is a problem, including unknown routes and unexpected exceptions."""
 
-    def openapi() -> dict[str, Any]:
-        document = generate()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for kind, told in (
+            (GatewayError, problem_of),
+            (RequestValidationError, _validation_error),
+            (HTTPException, _http_error),
+            (Exception, _bug),
+        ):
+            self.add_exception_handler(kind, _on_the_loop(told))
+
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
         document.setdefault("components", {}).setdefault("schemas", {})["Problem"] = SCHEMA
         return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
 
 
 class ProblemResponse(Response):

@@ -45,7 +45,7 @@ from app.telemetry.metrics import Metrics
 
 def build_api() -> FastAPI:
     """The FastAPI application without its objects: all that its OpenAPI document needs."""
-    app = FastAPI(
+    app = problems.Application(
         title="Trunkline administration",
         version=__version__,
         openapi_url="/api/v1/openapi.json",
@@ -53,7 +53,6 @@ def build_api() -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    problems.install(app)
     # With a prefix FastAPI takes the routes as they are; without one it makes all of them, to see that none is empty.
     app.include_router(build_router(), prefix=PREFIX)
     app.include_router(health.router)
@@ -83,6 +82,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         sealer=credentials.sealer,
         check_url=credentials.outbound.check,
         check_upstream=policy_of(settings).check,
+        documents=gateway.processes.documents,
         issuer_check=credentials.issuer_check,
         authenticator=credentials.authenticator,
         now=_now,

@@ -1,7 +1,7 @@
 """What backends and toolsets have in common in the database: both are served at `/t/{tenant}/{name}`, so that their
 names are one space."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,9 @@ _OWNER = (tenants.c.created_at.label("tenant_created_at"), tenants.c.sandbox_exe
 
 
 class SpecRepository(NamedRepository[BackendSpec]):
-    """The specs of one table, enabled or not."""
+    """The specs of one table, enabled or not, without the columns `_unread`."""
+
+    _unread: Collection[str] = ()
 
     async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
         """Adds the spec.
@@ -71,7 +73,8 @@ class SpecRepository(NamedRepository[BackendSpec]):
         return values_of(spec, self._table)
 
     def _select(self) -> Select[Any]:
-        return select(self._table, *_OWNER).join(tenants, tenants.c.name == self._table.c.tenant)
+        columns = [each for each in self._table.c if each.name not in self._unread]
+        return select(*columns, *_OWNER).join(tenants, tenants.c.name == self._table.c.tenant)
 
     def _value(self, row: Row[Any]) -> BackendSpec:
         made, home = microseconds(row.created_at), home_of(row.tenant, row.tenant_created_at)

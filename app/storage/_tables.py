@@ -100,6 +100,7 @@ backends = sa.Table(
     *columns_of(declared_members(BackendSpec), "warm"),
     sa.Column("warm", sa.Integer, nullable=False),
     sa.Column("warm_auto", sa.Boolean, nullable=False),  # instead of a number
+    sa.Column("api", sa.LargeBinary),  # what was made of its `openapi`: read only for its sessions
     # The secrets of its definition, which the other columns do not have; null: not looked for yet.
     sa.Column("sealed", sa.LargeBinary),
     _made(),

@@ -13,7 +13,9 @@ from app.errors import BackendNotFound, StorageReadOnly
 from app.storage._rows import matching
 from app.storage._specs import SpecRepository
 from app.storage._tables import backends, tenants
+from app.storage.audit import Act
 from app.storage.engine import Database
+from app.storage.tools.approvals import Judgement
 from app.text.credentials import MARK, hidden, secrets_in
 
 
@@ -37,6 +39,8 @@ def _secrets_of(spec: BackendSpec) -> dict[str, Any]:
 class BackendRepository(SpecRepository):
     """The backends. Raises BackendNotFound where others raise NotFound. Without a `sealer` marks stand for the secrets
     that are read, and none can be written."""
+
+    _unread = ("api",)
 
     def __init__(self, database: Database, sealer: Sealer | None) -> None:
         super().__init__(database, backends, "backend", BackendNotFound)
@@ -71,13 +75,28 @@ class BackendRepository(SpecRepository):
         rows = await self._database.rows(query.order_by(tenants.c.name).limit(limit))
         return [home_of(row.name, row.created_at) for row in rows]
 
+    async def create(self, tenant: str, spec: BackendSpec, *, act: Act | None = None) -> BackendSpec:
+        return replace(await super().create(tenant, spec, act=act), api=None)
+
+    async def replace(
+        self, tenant: str, value: BackendSpec, *, judgement: Judgement | None = None, act: Act | None = None
+    ) -> BackendSpec:
+        return replace(await super().replace(tenant, value, judgement=judgement, act=act), api=None)
+
+    async def api(self, tenant: str, name: str) -> tuple[str, bytes] | None:
+        """What was made of a backend's document, after its digest; None: there is no such backend, or it has none."""
+        query = select(backends.c.openapi_made, backends.c.api).where(self._versioned.row(tenant, name))
+        row = await self._database.row(query)
+        return None if row is None or row.api is None else (row.openapi_made, row.api)
+
     def _values(self, spec: BackendSpec) -> dict[str, Any]:
         is_auto = spec.warm == "auto"
+        made = {} if spec.api is None else {"api": spec.api}
         shown = {
             "env": dict.fromkeys(spec.env, MARK), "args": list(hidden(spec.args)),
             "url": None if spec.url is None else hidden([spec.url])[0], "sealed": spec.sealed,
         }  # fmt: skip
-        return {**super()._values(spec), **shown, "warm": 0 if is_auto else spec.warm, "warm_auto": is_auto}
+        return {**super()._values(spec), **shown, "warm": 0 if is_auto else spec.warm, "warm_auto": is_auto, **made}
 
     def _sealed(self, spec: BackendSpec) -> BackendSpec:
         """Sealed anew only where they are others: what a backend offers is known by this."""

@@ -31,6 +31,8 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
+from app.backends.openapi.apis import Apis
+from app.backends.openapi.documents import Documents
 from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity
 from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, view_of
@@ -51,7 +53,7 @@ from app.cluster.node_status.views import (
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Tenant, Toolset
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
-from app.errors import Conflict
+from app.errors import Conflict, UpstreamFailed
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.caller_rates import RateLimiter
@@ -414,6 +416,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         sealer=sealer,
         check_url=Outbound(()).check,
         check_upstream=Policy((), "TRUNKLINE_UPSTREAM_ALLOW").check,
+        documents=Documents(_nothing_there, Apis(backends.api)),
         issuer_check=check,
         authenticator=authenticator,
         now=_now,
@@ -452,6 +455,10 @@ def twice() -> Recipe:
 
 def style(text: str) -> Guide:
     return Guide(name="style", title="Style", description="How to write", text=text, changed_at=_now())
+
+
+async def _nothing_there(key: tuple[str, str], url: str) -> bytes:
+    raise UpstreamFailed("far.example answered HTTP 404")
 
 
 def _now() -> datetime:

@@ -8,6 +8,7 @@ import pytest
 
 from app.cli.members import members_of, secrets_given_openly
 from app.errors import InvalidRequest
+from app.protocol.openapi.document import text_of
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,17 @@ def test_secrets_come_from_files_and_stdin(tmp_path, monkeypatch):
 def test_what_is_in_a_file_is_never_taken_for_json(tmp_path):
     (tmp_path / "number").write_text("7")
     assert members_of([f"note=@{tmp_path}/number"]) == {"note": "7"}
+
+
+def test_a_document_is_read_from_its_file_and_packed_if_it_is_large(tmp_path):
+    small, large = "openapi: 3.1.0\n", "openapi: 3.1.0\n" + "# words\n" * 100_000
+    for name, text in (("small", small), ("large", large)):
+        (tmp_path / name).write_text(text)
+    assert members_of([f"openapi=@{tmp_path}/small"]) == {"openapi": small}
+    packed = members_of([f"openapi=@{tmp_path}/large"])["openapi"]
+    assert len(packed) < 10_000
+    assert text_of(packed) == large.encode()
+    assert members_of(["openapi=https://shop.example/openapi.json"])["openapi"] == "https://shop.example/openapi.json"
 
 
 def test_a_file_with_members_has_words_on_top_of_it(tmp_path):

@@ -5,9 +5,11 @@ import math
 import subprocess
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -48,6 +50,7 @@ class Arena:
         self.gateway = gateway
         self._process = psutil.Process(gateway.pid)
         self._calls = calls
+        self._read, self._bytes = list[Call](), 0  # so far, of a file that only grows
 
     def endpoint(self, mode: str, times: int = 1, **fields: Any) -> Endpoint:
         """A hostile server in a tenant of its own."""
@@ -55,12 +58,16 @@ class Arena:
 
     def calls(self, since: float = 0.0, until: float = math.inf) -> list[Call]:
         """The bystander's calls that began in this time."""
-        found = []
-        for line in self._calls.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                at, seconds, wrong = line.removesuffix("\n").split(" ", 2)
-                found.append(Call(float(at), float(seconds), wrong))
-        return [call for call in found if since <= call.at < until]
+        with self._calls.open("rb") as file:
+            file.seek(self._bytes)
+            lines = file.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._bytes += len(whole)
+        for line in whole.decode().split("\n")[:-1]:
+            at, seconds, wrong = line.split(" ", 2)
+            self._read.append(Call(float(at), float(seconds), wrong))
+        first, last = (bisect_left(self._read, when, key=attrgetter("at")) for when in (since, until))
+        return self._read[first:last]
 
     @property
     def rss(self) -> int:

@@ -32,7 +32,7 @@ trunkline toolsets create work --tenant acme members='[{{"backend": "shop"}}, {{
 trunkline backends check shop --tenant acme
 trunkline backends check mail --tenant acme
 """
-WEATHER = free_port()  # of a server elsewhere
+WEATHER, SHOP_PORT = free_port(), free_port()  # of a server elsewhere, and of an API
 FAILED = "a command of the page has failed: "
 ERR = f"""trap 'echo "{FAILED}$BASH_COMMAND"' ERR; set -E\n"""
 
@@ -91,6 +91,14 @@ PAGES = {
         {"https://weather.example/mcp": f"http://127.0.0.1:{WEATHER}/mcp"},
         settings=LOOPBACK,
         beside=partial(listening, [*SDK, "streamable", str(WEATHER)], WEATHER),
+    ),
+    "docs/rest-apis.md": Example(
+        TENANT + "printf 'Bearer shop' > token.txt; cp page.yaml shop.yaml\n",
+        {"https://shop.example/v1": f"http://127.0.0.1:{SHOP_PORT}/v1"},
+        settings=LOOPBACK,
+        beside=partial(
+            listening, [sys.executable, "-m", "http.server", str(SHOP_PORT), "--bind", "127.0.0.1"], SHOP_PORT
+        ),
     ),
     "docs/security.md": Example(TENANT + NOTES),
     "docs/toolsets.md": Example(TENANT + NOTES, leaves_out=WALK),

@@ -13,10 +13,12 @@ from app.cli.files.carrying_out import Stopped, carry_out
 from app.cli.files.gateway_file import read_files
 from app.cli.files.plan import make_plan
 from app.cli.rest import Rest
+from app.protocol.openapi.document import mark_of
 from app.text.strict_yaml import read, written
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.test_cli_rest import Line
 from tests.integration.toolboxes import TOOLBOX
+from tests.protocol.openapi.documents import PETS, SHOP
 
 SECRETS = {"NOTES_TOKEN": "s3cret-of-notes", "FAR_KEY": "s3cret-of-far", "IDP_SECRET": "s3cret-of-idp-" + "x" * 32}
 
@@ -129,6 +131,25 @@ def test_a_file_is_applied_once_and_the_second_time_changes_nothing(files, gatew
     assert again.stdout == "nothing differs: 9 as the files say\n"
     assert files.apply(path, "--check").stdout == again.stdout
     assert [each["version"] for each in gateway.api("GET", "/tenants/once/backends")["items"]] == versions
+
+
+def test_a_document_of_openapi_is_the_text_of_its_file(files, gateway, tmp_path):
+    shop = {"url": "https://shop.example/v1", "openapi": "shop.json", "headers": {"Authorization": "${env:FAR_KEY}"}}
+    pets = {"openapi": "pets.json"}  # its document says where it is
+    path = files.put({"version": 1, "tenants": {"apis": {"backends": {"shop": shop, "pets": pets}}}})
+    assert "cannot read" in files.apply(path, "--yes", code=1).stderr
+    (tmp_path / "pets.json").write_text(json.dumps(PETS))
+    (tmp_path / "shop.json").write_text(json.dumps(SHOP))
+    files.apply(path, "--yes")
+    assert gateway.api("GET", "/tenants/apis/backends/pets")["url"] == "https://pets.example/api"
+    assert files.apply(path, "--yes").stdout == "nothing differs: 3 as the files say\n"
+    (tmp_path / "shop.json").write_text(json.dumps({**SHOP, "info": {"title": "Other"}}))
+    (step,) = files.plan(path)
+    assert [change["path"] for change in step["changes"]] == ["openapi"]
+    files.apply(path, "--yes")
+    assert files.apply(path, "--yes").stdout == "nothing differs: 3 as the files say\n"
+    exported = files.run("export", "--tenant", "apis").stdout
+    assert mark_of((tmp_path / "shop.json").read_bytes()) in exported
 
 
 def test_an_export_applied_to_an_empty_gateway_exports_the_same(files, gateway, tmp_path):

@@ -17,6 +17,7 @@ from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_odd_messages import FAULTS_OF_ODD_MESSAGES
+from tests.mutations.faults_of_openapi import FAULTS_OF_OPENAPI
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
 from tests.mutations.faults_of_switches import FAULTS_OF_SWITCHES
@@ -611,6 +612,7 @@ FAULTS = (
     *FAULTS_OF_ADMINISTRATION,
     *FAULTS_OF_BACKENDS,
     *FAULTS_OF_GROUPS,
+    *FAULTS_OF_OPENAPI,
     *FAULTS_OF_REGISTRATION,
     *FAULTS_OF_CHANGES,
     *FAULTS_OF_DIALOGUES,

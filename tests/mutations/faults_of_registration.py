@@ -281,7 +281,7 @@ FAULTS_OF_REGISTRATION = (
     Fault(
         "a change of nothing is a new version where the tenant is exempt",
         "app/admin/resources/backends.py",
-        "sandbox_exempt=spec.sandbox_exempt, ",
+        ", sandbox_exempt=spec.sandbox_exempt",
         "",
         BODIES,
     ),

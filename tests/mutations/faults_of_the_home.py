@@ -8,7 +8,7 @@ FAULTS_OF_THE_HOME = (
     Fault(
         "a busy home is joined by another process though it keeps state",
         "app/sessions/sessionless/pooled_session.py",
-        'return self.is_sessionless or self.session.spec.recovery != "respawn"',
+        "return self.is_sessionless or not self.session.spec.is_respawned",
         "return self.is_sessionless",
         HOME,
     ),

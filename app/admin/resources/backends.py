@@ -42,18 +42,19 @@ from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant, is_name, 
 from app.domain.resources.backends import HIDDEN
 from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
-from app.errors import BackendNotFound, Forbidden, InvalidRequest
+from app.errors import BackendError, BackendNotFound, Forbidden, InvalidRequest
 from app.http.problems import responses
 from app.jail.sandbox.report import paths_not_here
+from app.protocol.openapi.document import UnfitDocument, is_url
 from app.storage.tools.approvals import Judgement
-from app.text.credentials import restored
+from app.text.credentials import restored, secrets_in
 
 router = ResourceRouter(tags=["backends"])
 
 # What administrators of a tenant may change.
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
-_OF_URL = _OF_TENANT | {"url", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
+_OF_URL = _OF_TENANT | {"url", "openapi", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -123,6 +124,7 @@ class CheckAnswer(BaseModel):
     tag: str = Field(description="Of the registration that was checked, for `If-Match` of that PATCH.")
     start_used: str = Field(description="How its processes are started on this node: `exec` or `fork`.")
     start_reason: str = Field(description="Why they are executed, if its `start` is another.")
+    left_out: list[str] = Field(default=[], description="What of its `openapi` could not be made a tool, and why.")
 
     @classmethod
     def of(cls, result: CheckResult, spec: BackendSpec, access: Access, tenant: Tenant) -> Self:
@@ -158,10 +160,11 @@ class ListedFailure(KeptFailure):
 @router.post("/backends", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_backend(access: MayManage, body: BackendBody, response: Response) -> ChangedBackend:
     """Registers a command, which permits the tenant to run it: only for platform administrators. Or the `url` of a
-    server, for which nothing is started here: administrators of the tenant may do that too."""
+    server, or the document of an HTTP API (`openapi`), for which nothing is started here: administrators of the tenant
+    may do that too. What of a document could not be made a tool is in `notes`."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
-    return await _changed(response, spec)
+    return await _changed(access, response, spec)
 
 
 @router.get("/backends")
@@ -184,7 +187,7 @@ async def get_backend(access: MayRead, backend: BackendName, response: Response)
     node = access.admin.node
     runs, sandboxes = await at_once(node.ask(BACKENDS, access.tenant, spec.name, spec.name), node.ask(SANDBOX))
     in_full = has_scope(access.principal, access.tenant, Scope.TENANT_ADMIN)
-    notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    notes = await _notes(access, spec)
     return RunningBackends(runs).shown(spec, sandboxes.rows, notes, in_full=in_full)
 
 
@@ -205,7 +208,7 @@ async def change_backend(
         raise Forbidden([needed], held=access.principal.scopes)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
-    changed = _patched(access, spec, patch, switch)
+    changed = await _patched(access, spec, patch, switch)
     if _is_of_the_network(patch):
         await _require_may_allow(access, spec.sandbox, changed.sandbox)
     if changed != spec:
@@ -218,7 +221,7 @@ async def change_backend(
             else:
                 changed = await store()
         access.admin.catalog.used(changed)
-    return await _changed(response, changed)
+    return await _changed(access, response, changed)
 
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
@@ -267,8 +270,10 @@ async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[Ch
         if found.failure is None:
             with steps.timed("catalog"):
                 await access.admin.catalog.ask(spec.key)
+        left_out = await access.admin.documents.left_out(spec)
         await access.require_still(Scope.TENANT_ADMIN)
-        return CheckAnswer.of(replace(found, steps=steps.taken), spec, access, tenant)
+        answer = CheckAnswer.of(replace(found, steps=steps.taken), spec, access, tenant)
+        return answer.model_copy(update={"left_out": left_out})
 
     with access.alone(target, "a check of this backend is under way; wait for its end"):
         await access.admin.audit.append(access.act("backend.check", target))
@@ -297,12 +302,13 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     Raises:
         Conflict: the name is taken.
         Forbidden: only the platform registers commands.
-        InvalidRequest: its URL may not be reached.
+        InvalidRequest: its URL may not be reached, or its document cannot be used.
     """
-    require_may_register(access, body.url)
-    by_platform = is_platform_admin(access.principal)
     spec: BackendSpec = body.value(tenant=access.tenant)
+    require_may_register(access, spec.url or spec.openapi)
+    by_platform = is_platform_admin(access.principal)
     _require_secrets(spec)
+    spec = await _made(access, spec)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
@@ -361,9 +367,15 @@ async def url_if_there(access: Access, name: str) -> str | None:
         return None  # the answer is that for a command, as the caller may not remove those
 
 
-async def _changed(response: Response, spec: BackendSpec) -> ChangedBackend:
-    answer = tagged(response, BackendAnswer.of(spec))
+async def _notes(access: Access, spec: BackendSpec) -> list[str]:
+    """What is not there: paths of its sandbox, or of its document."""
     notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
+    return [*notes, *await access.admin.documents.left_out(spec)]
+
+
+async def _changed(access: Access, response: Response, spec: BackendSpec) -> ChangedBackend:
+    answer = tagged(response, BackendAnswer.of(spec))
+    notes = await _notes(access, spec)
     return ChangedBackend(**answer.model_dump(), notes=notes)
 
 
@@ -407,8 +419,9 @@ def _require_secrets(spec: BackendSpec) -> None:
             raise InvalidRequest(what, field=name)
 
 
-def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
-    changes = {**patch.model_dump(exclude_unset=True), "enabled": switch.enabled, "reason": switch.reason}
+def _restored(spec: BackendSpec, changes: dict[str, Any]) -> dict[str, Any]:
+    """With the value that is there where HIDDEN stands for it."""
+    changes = dict(changes)
     if env := changes.get("env"):  # HIDDEN stands for the value that is there
         changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
     if headers := changes.get("headers"):
@@ -418,6 +431,12 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
         changes["args"] = list(restored(changes["args"], spec.args))
     if changes.get("url") and spec.url is not None:
         changes["url"] = restored([changes["url"]], [spec.url])[0]
+    return changes
+
+
+async def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Switch) -> BackendSpec:
+    changes = _restored(spec, patch.model_dump(exclude_unset=True))
+    changes |= {"enabled": switch.enabled, "reason": switch.reason}
     shown = flat(spec)
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
     # Not looked at again: it may have marks, where a secret does not open.
@@ -426,10 +445,61 @@ def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switch: Swi
     new: BackendSpec = replace(body.value(version=spec.version, tenant=spec.tenant), sealed=spec.sealed, **as_it_is)
     if (new.env, new.args, new.url) != (spec.env, spec.args, spec.url):
         _require_secrets(new)
-    if (new.url is None) != (spec.url is None):
+    _require_same_kind(spec, new)
+    new = replace(new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt)
+    new = await _with_document(access, spec, new, changes.get("openapi"))
+    return replace(_sealed(access, new, spec), off_by_platform=switch.off_by_platform)
+
+
+def _require_same_kind(spec: BackendSpec, new: BackendSpec) -> None:
+    """Raises InvalidRequest."""
+    if ((new.url or new.openapi) is None) != (spec.url is None):
         words = "a backend with `command` cannot become one with `url`, nor the reverse: register another"
         raise InvalidRequest(words, field="url")
-    new = _sealed(access, new, spec)
-    return replace(
-        new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt, off_by_platform=switch.off_by_platform
-    )
+    if (new.openapi is None) != (spec.openapi is None):
+        words = "a server of MCP cannot become an API, nor the reverse: register another backend"
+        raise InvalidRequest(words, field="openapi")
+
+
+async def _with_document(access: Access, spec: BackendSpec, new: BackendSpec, given: str | None) -> BackendSpec:
+    """The changed backend with what is made of the document that was given with the change, if there was one. Raises as
+    `_made`."""
+    if given is not None and (given != spec.openapi or _is_address(given)):
+        return await _made(access, new)
+    if new.url is None and new.openapi is not None:
+        raise InvalidRequest("give `url`, or the document again, which may say where the API is", field="url")
+    return replace(new, openapi_made=spec.openapi_made)
+
+
+def _is_address(given: str) -> bool:
+    """Whether what is there may be another document now."""
+    return is_url(given) is not None
+
+
+async def _made(access: Access, spec: BackendSpec) -> BackendSpec:
+    """With what is made of its document, if it has one. Asks afterwards whether the caller may still do it.
+
+    Raises:
+        InvalidRequest: the document cannot be used, or does not say where its API is.
+        Conflict: another document of this tenant is being read.
+    """
+    if spec.openapi is None:
+        return spec
+    if _is_address(spec.openapi) and secrets_in([spec.openapi]):
+        words = "the address has a credential, and everybody who may read the tenant sees it: give the document itself"
+        raise InvalidRequest(words, field="openapi")
+    with access.alone("openapi", "another document of this tenant is being read; wait for its end"):
+        try:
+            if _is_address(spec.openapi):
+                access.admin.check_upstream(spec.openapi)
+            made = await access.admin.documents.made(spec.key, spec.openapi)
+        except (UnfitDocument, UrlRefused) as problem:
+            raise InvalidRequest(str(problem), field="openapi") from None
+        except BackendError as error:
+            raise InvalidRequest(f"the document could not be fetched: {error}", field="openapi") from None
+    await access.require_still(Scope.TENANT_ADMIN)
+    url = spec.url or made.server
+    if not url:
+        words = "the document does not say where its API is, with an absolute address in `servers`: give `url`"
+        raise InvalidRequest(words, field="url")
+    return replace(spec, openapi=made.source, openapi_made=made.digest, api=made.stored, url=url)

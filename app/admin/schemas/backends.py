@@ -75,7 +75,8 @@ class StoredBackend(DeclaredBody):
 
 
 class BackendBody(StoredBackend):
-    """A new backend: which command to start, how many processes, and for how long; or the URL of a server."""
+    """A new backend: which command to start, how many processes, and for how long; or the URL of a server; or the
+    document of an HTTP API."""
 
     command: Command | None = None
     headers: Headers = Field(default_factory=dict)
@@ -130,5 +131,6 @@ class BackendAnswer(Answer):
         description=f"Names only: every value is `{HIDDEN}`."
     )
     sandbox: SandboxAnswer
+    openapi_made: str = Field(description="The hash of the tools that were made of `openapi`; empty without one.")
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int

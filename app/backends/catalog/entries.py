@@ -48,8 +48,8 @@ class Decision:
 
 
 def definition_of(spec: BackendSpec) -> str:
-    """The same for versions of a backend that start the same program in the same way, or ask the same server. Secrets
-    are in it as they are sealed: it is stored, and nobody is to try them on it."""
+    """The same for versions of a backend that start the same program in the same way, ask the same server, or have the
+    same made of their document. Secrets are in it as they are sealed: it is stored, and nobody is to try them on it."""
     secret: tuple[object, ...] = (
         (spec.sealed.hex(),) if spec.sealed else (spec.args, sorted(spec.env.items()), spec.url)
     )
@@ -58,4 +58,6 @@ def definition_of(spec: BackendSpec) -> str:
     )  # fmt: skip
     if spec.url is not None:
         parts = (hidden_in(spec.url), *secret, spec.transport, sorted(spec.headers.items()))
+    if spec.openapi is not None:
+        parts = (spec.openapi_made,)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -61,7 +61,7 @@ class ProcessLeasing:
         self, tasks: anyio.abc.TaskGroup, spec: BackendSpec, limits: Limits, principal: Principal
     ) -> ConnectionLease:
         first = await self._take(tasks, spec, limits, principal)
-        if spec.recovery == "end":
+        if not spec.is_respawned:
             process = first.connection
             if spec.rests_as == "frozen" and isinstance(process, Freezable):
                 return StoppingConnection(first, process)

@@ -103,7 +103,7 @@ class Channel:
     """Requests to one URL, over connections of its own. `aclose` closes them."""
 
     def __init__(self, network: Network, url: OutboundUrl, headers: Headers, flow: Flow, limit_bytes: int) -> None:
-        self._network, self.url, self._headers, self._flow, self._limit = network, url, headers, flow, limit_bytes
+        self._network, self.url, self._headers, self.flow, self._limit = network, url, headers, flow, limit_bytes
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=_UNUSED,
             max_connections=None,
@@ -139,7 +139,7 @@ class Channel:
             connection = response.extensions["network_stream"]
             if isinstance(connection, Connection):  # not with HTTP 101
                 connection.head_was_read(is_cut=answer.length < 0 or answer.body is Body.EVENTS)
-            yield Exchanged(response, answer, self._flow, self._limit)
+            yield Exchanged(response, answer, self.flow, self._limit)
         finally:
             await response.aclose()
 

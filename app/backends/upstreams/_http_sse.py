@@ -20,6 +20,8 @@ CUT = "the server has ended its event stream"
 class OldStream:
     """Fulfils Wire."""
 
+    cancels_at_once = False
+
     def __init__(self, channel: Channel, side: Side) -> None:
         self._channel, self._side = channel, side
         self._target: asyncio.Future[str] | None = None  # where to post

@@ -13,9 +13,9 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from app.backends.upstreams._api import ApiAccess, ApiWire
 from app.backends.upstreams._calls import Call, Calls
 from app.backends.upstreams._channel import Channel, NotReached
-from app.backends.upstreams._flow import Flow
 from app.backends.upstreams._http_sse import OldStream
 from app.backends.upstreams._streamable import Streamable
 from app.backends.upstreams._wire import OlderServer, SessionLost, Side, Wire
@@ -56,17 +56,24 @@ class Owner(Protocol):
 
 class UpstreamSession:
     """Fulfils ProcessConnection, and is its own lease. Its tasks end with `close`, which its owner calls after
-    `release`."""
+    `release`. `access`: it is with an HTTP API, not with a server of MCP."""
 
     was_warm = False
 
     def __init__(
-        self, spec: BackendSpec, channel: Channel, flow: Flow, routing: RoutingHeaders, owner: Owner, limit_bytes: int
+        self,
+        spec: BackendSpec,
+        channel: Channel,
+        routing: RoutingHeaders,
+        owner: Owner,
+        limit_bytes: int,
+        access: ApiAccess | None = None,
     ) -> None:
         self.spec, self.id = spec, f"u-{secrets.token_hex(6)}"
         self.opened_at = time.monotonic()
-        self._channel, self._flow, self._routing, self._owner = channel, flow, routing, owner
-        self._calls = Calls(self._deliver, self._saw_answer, owner.dropped, flow)
+        self._channel, self._flow, self._routing, self._owner = channel, channel.flow, routing, owner
+        self._access = access
+        self._calls = Calls(self._deliver, self._saw_answer, owner.dropped, channel.flow)
         self._side = Side(self._calls, self._run, limit_bytes, random.random)
         self._wire: Wire = self._first_wire()
         self._turns = asyncio.Semaphore(min(MAX_CALLS, spec.calls_per_session))
@@ -81,6 +88,8 @@ class UpstreamSession:
         return f"<UpstreamSession {self.id} [{len(self._calls)} calls, {len(self._tasks)} tasks]>"
 
     def _first_wire(self) -> Wire:
+        if self._access is not None:
+            return ApiWire(self._channel, self._side, self._access)
         if self.spec.transport == "sse":
             return OldStream(self._channel, self._side)
         return Streamable(self._channel, self._side, self._routing)
@@ -202,7 +211,7 @@ class UpstreamSession:
         call = self._calls.give_up(bytes((message.params or {}).get("requestId", ABSENT)))
         if call is None or call.task is None:
             return
-        if call.is_sessionless:
+        if call.is_sessionless or self._wire.cancels_at_once:
             call.task.cancel()
         else:
             self._post_in_order(message, line)

@@ -53,9 +53,13 @@ class Answer:
         return 200 <= self.status < 300
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it can be read: not with another Content-Encoding than was asked for."""
+        return self.encoding.strip().lower() in (b"", b"identity")
+
+    @property
     def body(self) -> Body:
-        """An answer with another Content-Encoding than was asked for cannot be read."""
-        if self.encoding.strip().lower() not in (b"", b"identity"):
+        if not self.is_plain:
             return Body.NOTHING
         if is_json(self.type[:200]):
             return Body.JSON

@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 class Streamable:
     """Fulfils Wire."""
 
+    cancels_at_once = False
+
     def __init__(self, channel: Channel, side: Side, routing: RoutingHeaders) -> None:
         self._channel, self._side, self._routing = channel, side, routing
         self._session_id: bytes | None = None

@@ -46,7 +46,9 @@ class Side(NamedTuple):
 
 
 class Wire(Protocol):
-    """One of the transports."""
+    """One of the transports. `cancels_at_once`: a call is cancelled by closing its connection."""
+
+    cancels_at_once: bool
 
     async def call(self, call: Call, request: Request, line: bytes) -> None:
         """Sends a request, and passes on what comes for it until it is answered.

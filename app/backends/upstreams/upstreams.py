@@ -6,36 +6,42 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 import anyio
 import anyio.abc
 
-from app.auth.outbound_urls import UrlRefused, parse_url
+from app.auth.outbound_urls import OutboundUrl, UrlRefused, parse_url
 from app.auth.sealing import SealBroken
 from app.backends._breaker import Breaker
 from app.backends.checks.steps import Steps
 from app.backends.failures import FailureLog
 from app.backends.inventory import BackendSnapshot
-from app.backends.upstreams._channel import Channel, not_reached
+from app.backends.upstreams._api import ApiAccess
+from app.backends.upstreams._channel import Channel, StreamCut, not_reached
 from app.backends.upstreams._events import Reconnecting
 from app.backends.upstreams._flow import Flow
 from app.backends.upstreams._session import UpstreamSession
+from app.backends.upstreams._statuses import failure
 from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
-from app.backends.upstreams.requests import RoutingHeaders, base_headers
+from app.backends.upstreams.requests import Headers, RoutingHeaders, base_headers
 from app.concurrency.loop_share import UNLIMITED, LoopShare, Shares
 from app.domain import BackendSpec
-from app.errors import BackendBusy, BackendUnavailable, GatewayError, ShuttingDown
+from app.errors import BackendBusy, BackendTimeout, BackendUnavailable, CallCutOff, GatewayError, ShuttingDown
 from app.jail.egress.dialling import Dialler
+from app.protocol.openapi.serving import ApiServer
 from app.telemetry.metrics import Metrics
+from app.text.credentials import secrets_in
 
 CLOSE_S = 5.0  # for telling the servers, when the node ends
+FETCH_S = 30.0  # for a document
 OWN_HOSTS_S = 60.0
 
 Key = tuple[str, str]
 Open = Callable[[BackendSpec], Iterable[tuple[bytes, bytes]]]
+ApiOf = Callable[[BackendSpec], Awaitable[ApiServer]]
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +67,13 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What upstream sessions are made of. `headers_of` opens the sealed headers of a backend."""
+    """What upstream sessions are made of. `headers_of` opens the sealed headers of a backend; `api_of` finds what was
+    made of its document."""
 
     connector: Connector
     dialler: Dialler
     headers_of: Open
+    api_of: ApiOf
     failures: FailureLog
     limit_bytes: int
     shares: Shares = UNLIMITED
@@ -124,7 +132,7 @@ class Upstreams:
         known = self._of(spec)
         self._refuse_while_open(known)
         try:
-            channel, flow = await self._connected(spec, steps)
+            channel, access = await self._connected(spec, steps)
         except CannotConnect as error:
             if error.is_full:
                 raise BackendBusy(f"the server cannot be reached: {error}") from None
@@ -132,7 +140,7 @@ class Upstreams:
             self._parts.failures.not_started(spec, str(failure))
             self._count(known, str(failure))
             raise failure from None
-        session = UpstreamSession(spec, channel, flow, known.routing, self, self._parts.limit_bytes)
+        session = UpstreamSession(spec, channel, known.routing, self, self._parts.limit_bytes, access)
         self._sessions[session] = known
         known.sessions.add(session)
         return session
@@ -150,19 +158,48 @@ class Upstreams:
             except BackendUnavailable:
                 await anyio.sleep(attempts.delay_s(-1))
 
-    async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, Flow]:
+    async def _connected(self, spec: BackendSpec, steps: Steps | None) -> tuple[Channel, ApiAccess | None]:
+        """An API has no sessions: its connection is made by the first call, but in a check."""
         if spec.lacks_secrets:
             raise CannotConnect("the secret in its url cannot be opened: give it again", is_refused=True)
+        server = None if spec.openapi is None else await self._parts.api_of(spec)
         try:
-            url = parse_url(spec.url or "")
-            headers = base_headers(url.authority, self._parts.headers_of(spec))
+            url, own = parse_url(spec.url or ""), list(self._parts.headers_of(spec))
         except (UrlRefused, SealBroken) as error:
             what = "its headers cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
             raise CannotConnect(what, is_refused=True) from None
+        access = None if server is None else ApiAccess(server, url.target, own, secrets_in([spec.url or ""]))
         network = Network(self._parts.connector, Place(url, spec.tenant, spec.name))
-        await network.prepare(steps)
-        flow = Flow(LoopShare(self._parts.shares, spec.tenant))
-        return Channel(network, url, headers, flow, self._parts.limit_bytes), flow
+        if access is None or steps is not None:
+            await network.prepare(steps)
+        headers = base_headers(url.authority, own if access is None else access.headers)
+        return self._channel(network, url, headers, spec.tenant), access
+
+    def _channel(self, network: Network, url: OutboundUrl, headers: Headers, tenant: str) -> Channel:
+        return Channel(network, url, headers, Flow(LoopShare(self._parts.shares, tenant)), self._parts.limit_bytes)
+
+    async def fetch(self, key: Key, address: str, limit_bytes: int) -> bytes:
+        """A document that this backend is made of.
+
+        Raises:
+            UrlRefused: that is no address of a document.
+            GatewayError: it cannot be had from there.
+        """
+        url = parse_url(address)
+        network = Network(self._parts.connector, Place(url, *key))
+        channel = self._channel(network, url, base_headers(url.authority, []), key[0])
+        try:
+            async with asyncio.timeout(FETCH_S), channel.request("GET", [(b"Accept", b"*/*")]) as exchanged:
+                answer = exchanged.answer
+                if not answer.is_good or not answer.is_plain:
+                    raise failure(answer, channel.host)
+                return await exchanged.body(limit_bytes)
+        except TimeoutError:
+            raise BackendTimeout(f"{channel.host} did not send it within {FETCH_S:.0f} s") from None
+        except StreamCut:
+            raise CallCutOff(f"{channel.host} closed the connection within the document") from None
+        finally:
+            await channel.aclose()
 
     def _of(self, spec: BackendSpec) -> _Known:
         known = self._known.get(spec.key)

@@ -12,10 +12,11 @@ from app.admin.schemas.fields import ELSEWHERE
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.kinds import KINDS, Kind
-from app.cli.files.text import read_text
+from app.cli.files.text import read_document, read_text
 from app.domain import is_name
 from app.domain.resources.backends import HIDDEN
 from app.errors import InvalidRequest
+from app.protocol.openapi.document import is_a_name
 from app.text.credentials import hidden
 from app.text.meant import did_you_mean
 from app.text.strict_yaml import Text, Unreadable, read
@@ -183,7 +184,7 @@ class _File:
     def _object(self, kind: Kind, name: str, members: dict[str, Any], at: tuple[str, ...]) -> Wanted | None:
         known = len(self.reading.problems)
         self._refuse_references(kind, members, at)
-        body = {kind.named_by: name, **self._filled(kind, members, at)}
+        body = {kind.named_by: name, **self._with_documents(kind, self._filled(kind, members, at), at)}
         if len(self.reading.problems) > known:
             return None
         model = self._validated(kind.body, body, at)
@@ -234,6 +235,17 @@ class _File:
             except InvalidRequest as error:
                 self._say(at, str(error))
         return value
+
+    def _with_documents(self, kind: Kind, body: dict[str, Any], at: tuple[str, ...]) -> dict[str, Any]:
+        named = [name for name in kind.documents if isinstance(body.get(name), str) and is_a_name(body[name])]
+        return body | {name: self._document(body[name], (*at, name)) for name in named}
+
+    def _document(self, path: str, at: tuple[str, ...]) -> str:
+        try:
+            return read_document(str(self.folder / os.path.expanduser(path)))
+        except InvalidRequest as error:
+            self._say(at, str(error))
+            return path
 
     def _refuse_references(self, kind: Kind, members: Mapping[str, Any], at: tuple[str, ...]) -> None:
         """A value that answers and plans show must not become a secret."""

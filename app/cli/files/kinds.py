@@ -14,6 +14,7 @@ from app.admin.schemas.recipes import SCHEMAS as RECIPE_SCHEMAS
 from app.admin.schemas.toolsets import SCHEMAS as TOOLSET_SCHEMAS
 from app.domain.resources import guides, recipes, toolsets
 from app.domain.resources.resource import Resource
+from app.protocol.openapi.document import known_by
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
 _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
@@ -21,7 +22,8 @@ _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One section of a tenant. `example` is the least that a body of this kind has."""
+    """One section of a tenant. `example` is the least that a body of this kind has. `documents`: members that may name
+    a file beside the one that has them; the gateway shows what their text is known by."""
 
     section: str
     one: str
@@ -33,6 +35,7 @@ class Kind:
     secret_maps: tuple[str, ...] = ()
     secret_parts: tuple[str, ...] = ()  # members of which parts are secrets
     secrets: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
     list_is_whole: bool = True
 
     @property
@@ -53,6 +56,7 @@ class Kind:
     def shown(self, body: BaseModel) -> dict[str, Any]:
         """The members as the gateway would show them, with the values of secrets hidden."""
         found = self.answer(body).model_dump(mode="json")
+        found |= {name: known_by(found[name]) for name in self.documents if found[name]}
         return {name: found[name] for name in self.members}
 
     def defaults(self) -> dict[str, Any]:
@@ -81,9 +85,9 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 
 
 BACKENDS = Kind(
-    "backends", "backend", "Servers: a `command` that the gateway starts, or a `url`.", BackendBody,
+    "backends", "backend", "Servers: a `command` that the gateway starts, a `url`, or an API (`openapi`).", BackendBody,
     lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
-    secret_parts=("args", "url"),
+    secret_parts=("args", "url"), documents=("openapi",),
 )  # fmt: skip
 TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)
 GUIDES = section_of(guides.GUIDES, {"text": "x"})

@@ -172,6 +172,8 @@ def differences(
 def _is_compared(name: str, wanted: Wanted, current: Mapping[str, Any]) -> bool:
     if name == "reason" and wanted.shown.get("enabled") and "enabled" in wanted.named:
         return False  # switching on removes the reason
+    if name == "url" and "url" not in wanted.named and "openapi" in wanted.named:
+        return False  # where its document says
     if name in LEFT_ALONE:
         return name in wanted.named
     # A gateway that does not know the member yet has what it means by its default; anything else it would refuse.
@@ -211,6 +213,7 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
 
 def _completed(patch: dict[str, Any], wanted: Wanted, current: Mapping[str, Any]) -> dict[str, Any]:
     """The patch, with what the gateway wants to be told again, or in other words."""
+    patch |= {name: wanted.body[name] for name in wanted.kind.documents if patch.get(name) is not None}
     if "url" in patch and wanted.kind is BACKENDS and wanted.body.get("headers"):
         # Their values are for the host of the old URL.
         patch["headers"] = {**(patch.get("headers") or {}), **wanted.body["headers"]}

@@ -1,8 +1,13 @@
 """Text from files that are named on the command line."""
 
+import base64
 import sys
+import zlib
 
 from app.errors import InvalidRequest
+from app.protocol.openapi.document import MAX_DOCUMENT_BYTES
+
+SENT_PLAIN = 256 << 10  # characters of a document; a larger one is packed, as a request has a limit
 
 
 def read_text(path: str, most: int) -> str:
@@ -26,3 +31,12 @@ def read_text(path: str, most: int) -> str:
         raise InvalidRequest(f"{path!r} is not UTF-8 text") from None
     except ValueError:  # with a NUL in it, or half of a surrogate pair
         raise InvalidRequest(f"cannot read {path!r}: this is not the name of a file") from None
+
+
+def read_document(path: str) -> str:
+    """A document of OpenAPI as a request has it. Raises as `read_text`."""
+    text = read_text(path, MAX_DOCUMENT_BYTES)
+    if len(text) <= SENT_PLAIN:
+        return text
+    packer = zlib.compressobj(wbits=31)
+    return "data:application/gzip;base64," + base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()

@@ -51,4 +51,4 @@ def restart(
 
 def _ends_with_it(session: Session) -> bool:
     """A session with a toolset goes on: its member gets another process."""
-    return session.spec.recovery == "end" and session.spec.toolset is None
+    return not session.spec.is_respawned and session.spec.toolset is None

@@ -120,6 +120,7 @@ function partsOf(found) {
   const parts = [about, make("table", {}, make("tbody", {}, ...rows))];
   if (found.failure?.stderr.length) parts.push(make("pre", { tabindex: 0, "aria-label": "stderr" }, found.failure.stderr.join("\n")));
   if (found.start_reason) parts.push(make("p", { class: "notice warn" }, `Its processes are executed, not forked: ${found.start_reason}`));
+  for (const words of found.left_out) parts.push(make("p", { class: "notice info" }, words));
   for (const missed of found.missed) parts.push(make("p", { class: "notice warn" }, wordsOfMissed(missed)));
   if (found.patch !== null) {
     parts.push(make("div", { class: "row" }, make("button", { type: "button", "data-allow": true }, "Allow and check again")));

@@ -15,6 +15,7 @@ HIDDEN = "***"  # shown instead of a secret; in a PATCH it means "unchanged"
 MAX_ARGS_BYTES = MAX_ENV_BYTES = 64 * 1024  # of all together
 MAX_HEADERS_BYTES = 16 << 10
 MAX_MEMBERS, MAX_ENTRIES = 100, 500
+MAX_DOCUMENT = 16 << 20  # characters of a document of OpenAPI
 MAX_TOOL_NAME = 64  # clients refuse longer names of tools, or cut them
 FEW_TOOLS = 20  # with which a list is better than a search
 _MONTH = 31 * 86400
@@ -261,7 +262,9 @@ class BackendSpec:
 
     `version` grows with every change; a process started for another `edition` serves no new session. With
     `off_by_platform` only the platform can switch it on again. `headers` are sent with each request to `url`; sealed
-    (`upstreams.sealed_headers`). `toolset`: it starts nothing itself, but stands for other backends. `command` is empty
+    (`upstreams.sealed_headers`). `openapi`: the address of a document, or what its text is known by; what is at `url`
+    is then an HTTP API. `openapi_made`: the digest of what was made of it, which is stored; `api`: that itself, on the
+    way to the database only. `toolset`: it starts nothing itself, but stands for other backends. `command` is empty
     where there is a `url` or a `toolset`.
     Set when the spec is read from the database: `made`, when the backend was, in microseconds; `home`, the name of the
     tenant's home (`home_of`); `sandbox_exempt`, that of the tenant. Set when a process is started: `keeper`, the
@@ -278,6 +281,18 @@ class BackendSpec:
         default="auto", kw_only=True
     )
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
+    openapi: (
+        Annotated[
+            str,
+            Meta(max_length=MAX_DOCUMENT),
+            "Of an HTTP API, whose operations become tools: the address of its document of OpenAPI 3 or Swagger 2.0, "
+            "or the document itself in JSON or YAML, also with gzip and Base64 as `data:;base64,…`. It is read once, "
+            "in this act. `url` is then the base address of the API; without it, the first absolute one of the "
+            "document. Shown as the address, or as `sha256:` and the hash of the text.",
+            no_nul,
+        ]
+        | None
+    ) = field(default=None, kw_only=True)
     args: Annotated[
         tuple[Text, ...],
         Meta(max_length=256),
@@ -362,6 +377,8 @@ class BackendSpec:
     sandbox_exempt: bool = field(default=False, metadata=DERIVED)
     missed_log: int | None = field(default=None, metadata=DERIVED)
     made: int = field(default=0, compare=False, metadata=DERIVED)
+    openapi_made: Annotated[str, Meta(extra={"stored": 64})] = field(default="", metadata=UNSENT)
+    api: bytes | None = field(default=None, compare=False, repr=False, metadata=DERIVED)
     sealed: bytes = field(default=b"", compare=False, repr=False, metadata=DERIVED)
 
     @property
@@ -381,8 +398,14 @@ class BackendSpec:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise."""
-        return self.isolation != "shared" and self.recovery != "respawn"
+        """Whether later calls may depend on earlier ones. Assumed, unless an administrator has said otherwise; but an
+        API has no sessions."""
+        return self.isolation != "shared" and not self.is_respawned
+
+    @property
+    def is_respawned(self) -> bool:
+        """Whether sessions go on with another process, or another connection."""
+        return self.recovery == "respawn" or self.openapi is not None
 
     @property
     def homes_per_principal(self) -> bool:
@@ -420,11 +443,15 @@ def reason_of_what_is_off(spec: BackendSpec) -> None:
 
 
 def _of_one_kind(spec: BackendSpec) -> None:
-    if (spec.command == "") == (spec.url is None):
-        raise Unfit("kind", "give either `command`, which the gateway starts, or `url`, where a server runs already")
-    usual, own = BackendSpec("", "", ""), _OF_URLS if spec.url is None else _OF_PROCESSES
+    is_elsewhere = spec.url is not None or spec.openapi is not None
+    if (spec.command == "") != is_elsewhere:
+        words = "give either `command`, which the gateway starts, or `url`, where a server runs already, or `openapi`"
+        raise Unfit("kind", words)
+    if spec.openapi is not None and spec.transport != "auto":
+        raise Unfit("kind", "`transport` is that of a server of MCP: with `openapi` there is none")
+    usual, own = BackendSpec("", "", ""), _OF_PROCESSES if is_elsewhere else _OF_URLS
     wrong = [name for name in own if getattr(spec, name) != getattr(usual, name)]
-    if spec.url is None:
+    if not is_elsewhere:
         why = "`url`"
     else:
         is_confined = (spec.sandbox, spec.limits) != (usual.sandbox, usual.limits)
@@ -453,7 +480,7 @@ def _knows_whose_home(spec: BackendSpec) -> None:
 def _parks_what_can_be_parked(spec: BackendSpec) -> None:
     if spec.timeouts.park_s is None:
         return
-    if spec.url is not None:
+    if spec.url is not None or spec.openapi is not None:
         raise Unfit("park_s", "`timeouts.park_s` needs a `command`: a `url` has no process")
     if spec.recovery == "end" and spec.isolation == "shared":
         words = "with `isolation: shared`, `timeouts.park_s` needs `recovery: respawn`: others use the process"

@@ -13,6 +13,8 @@ from app.backends.connections.shared_processes import initialized
 from app.backends.connections.toolsets import Toolsets
 from app.backends.failures import FailureLog
 from app.backends.loop_use import LoopUse
+from app.backends.openapi.apis import Apis
+from app.backends.openapi.documents import Documents
 from app.backends.pool import PoolOptions, ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
 from app.domain import Limits
@@ -33,6 +35,7 @@ from app.processes import homes, own_homes
 from app.processes.forking.forking import ForkingOptions
 from app.processes.pipes import PipeLimits
 from app.processes.supervisor import Supervisor, SupervisorOptions
+from app.protocol.openapi.document import MAX_DOCUMENT_BYTES
 from app.sessions.call_observers import waiting_for_a_process
 from app.sessions.reclaiming import Reclaiming
 from app.settings.environment import PREFIX
@@ -59,6 +62,7 @@ class Processes:
     failures: FailureLog
     pool: ProcessPool
     upstreams: Upstreams
+    documents: Documents
     leasing: ProcessLeasing
     catalog: Catalog
     knowledge: Knowledge
@@ -101,7 +105,9 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         room=ProcessRoom(settings.shed_sessions_percent / 100, due=partial(due_to_clients, metrics)).left,
     )
     await stack.enter_async_context(pool)
-    upstreams = await open_upstreams(opening, credentials, failures)
+    apis = Apis(records.backends.api)
+    upstreams = await open_upstreams(opening, credentials, apis, failures)
+    documents = Documents(partial(upstreams.fetch, limit_bytes=MAX_DOCUMENT_BYTES), apis)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))
     toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics, opening.shares)
@@ -116,6 +122,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         failures,
         pool,
         upstreams,
+        documents,
         leasing,
         catalog,
         knowledge,

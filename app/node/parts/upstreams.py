@@ -4,6 +4,7 @@ from urllib.parse import urlsplit
 
 from app.auth.outbound_urls import Policy
 from app.backends.failures import FailureLog
+from app.backends.openapi.apis import Apis
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.sealed_headers import HeaderOpener
 from app.backends.upstreams.upstreams import Parts, Upstreams
@@ -22,13 +23,13 @@ def policy_of(settings: Settings) -> Policy:
     return Policy(settings.upstream_allow, ALLOW_SETTING)
 
 
-async def open_upstreams(opening: Opening, credentials: Credentials, failures: FailureLog) -> Upstreams:
+async def open_upstreams(opening: Opening, credentials: Credentials, apis: Apis, failures: FailureLog) -> Upstreams:
     """Connects to nothing yet."""
     settings = opening.settings
     policy = policy_of(settings)
     dialler = Dialler(Names(), policy.allow, _own_hosts(settings), _own_ports(settings))
     headers_of, limit_bytes = HeaderOpener(credentials.sealer), settings.max_line_bytes
-    parts = Parts(Connector(dialler, policy), dialler, headers_of, failures, limit_bytes, opening.shares)
+    parts = Parts(Connector(dialler, policy), dialler, headers_of, apis.of, failures, limit_bytes, opening.shares)
     return await opening.stack.enter_async_context(Upstreams(parts, opening.metrics))
 
 

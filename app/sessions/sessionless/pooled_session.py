@@ -69,7 +69,7 @@ class PooledSession:
     def is_home(self) -> bool:
         """Whether it takes every request of its caller: unless the backend keeps no state and its messages do not say
         to which call they belong."""
-        return self.is_sessionless or self.session.spec.recovery != "respawn"
+        return self.is_sessionless or not self.session.spec.is_respawned
 
     def takes(self, need: Need) -> bool:
         """Whether it can take such a request now."""

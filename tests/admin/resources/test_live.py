@@ -143,7 +143,7 @@ async def test_a_check_that_goes_well_says_what_is_offered(rig):
     assert found == {
         "ok": True, "protocol_version": "2025-11-25", "server": {"name": "echo"}, "capabilities": {"tools": {}},
         "tools": 3, "resources": None, "prompts": None, "failure": None, "missed": [], "unwatched": None,
-        "patch": None, "start_used": "exec", "start_reason": "",
+        "patch": None, "start_used": "exec", "start_reason": "", "left_out": [],
         "steps": [{"step": "start", "ms": 1.5}, {"step": "initialize", "ms": 20.0}, {"step": "tools/list", "ms": 2.0}],
     }  # fmt: skip
     assert [spec.key for spec in rig.node.checked] == [("acme", "echo")]

@@ -16,13 +16,14 @@ from app.backends.failures import FailureLog
 from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams.connecting import Connector
 from app.backends.upstreams.sealed_headers import HeaderOpener, sealed
-from app.backends.upstreams.upstreams import Parts, Upstreams
+from app.backends.upstreams.upstreams import ApiOf, Parts, Upstreams
 from app.concurrency.loop_share import UNLIMITED, Shares
 from app.domain import BackendSpec
-from app.errors import GatewayError
+from app.errors import BackendUnavailable, GatewayError
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Names
 from app.processes.endings import Exit
+from app.protocol.openapi.serving import ApiServer
 from app.telemetry.metrics import Metrics
 from app.text.public_addresses import Network
 
@@ -40,13 +41,18 @@ def make_upstreams(
     tls: ssl.SSLContext | None = None,
     limit_bytes: int = 1 << 20,
     shares: Shares = UNLIMITED,
+    api_of: ApiOf | None = None,
 ) -> Upstreams:
     """To be used as `async with`."""
     policy = Policy(allow, "TRUNKLINE_UPSTREAM_ALLOW")
     dialler = Dialler(Names(lookup) if lookup else Names(), policy.allow)
     connector = Connector(dialler, policy, tls)
-    parts = Parts(connector, dialler, HeaderOpener(SEALER), FailureLog("n1"), limit_bytes, shares)
+    parts = Parts(connector, dialler, HeaderOpener(SEALER), api_of or _none, FailureLog("n1"), limit_bytes, shares)
     return Upstreams(parts, metrics or Metrics("test"))
+
+
+async def _none(spec: BackendSpec) -> ApiServer:
+    raise BackendUnavailable("no document")
 
 
 def spec_at(url: str, headers: dict[str, str] | None = None, **fields: Any) -> BackendSpec:

@@ -1,13 +1,13 @@
 """Secrets of definitions: sealed, in a column of their own.
 
-Revision 0024, after the order of the trail. Runs on SQLite and PostgreSQL.
+Revision 0025, after what tenants may let backends reach. Runs on SQLite and PostgreSQL.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0024"
-down_revision = "0023"
+revision = "0025"
+down_revision = "0024"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,115 @@
+"""Parameters, bodies and servers of an operation, whichever of the three dialects says them: OpenAPI 3.0, 3.1, or
+Swagger 2.0, which is brought into the form of the others."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.protocol.openapi._references import LeftOut, References
+from app.protocol.openapi.document import UnfitDocument
+
+_COLLECTIONS: Mapping[str, tuple[str | None, bool]] = {
+    "csv": (None, False), "ssv": ("spaceDelimited", False), "pipes": ("pipeDelimited", False), "multi": (None, True),
+}  # fmt: skip
+_OF_SCHEMA = (
+    "type", "format", "enum", "default", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "multipleOf",
+)  # fmt: skip
+
+
+def is_swagger(document: dict[str, Any]) -> bool:
+    """Whether the document is one of Swagger 2.0. Raises UnfitDocument: it is none at all, or of another version."""
+    version, swagger = str(document.get("openapi", "")), str(document.get("swagger", ""))
+    if swagger == "2.0":
+        return True
+    if not version and not swagger:
+        raise UnfitDocument(
+            "this is no document of OpenAPI: it has neither a member `openapi` nor a member `swagger` with its version"
+        )
+    if re.fullmatch(r"3(\.\d+){0,2}(-\S*)?", version) is None:
+        shown = (version or swagger)[:20]
+        raise UnfitDocument(f"the document is of version {shown}: OpenAPI 3.x and Swagger 2.0 can be read")
+    return False
+
+
+def server_of(document: dict[str, Any], *, swagger: bool) -> str:
+    """The base address that the document names, if it is an absolute one; else empty."""
+    if not swagger:
+        return next(iter(servers_of(document)), "")
+    schemes = [each for each in _list(document.get("schemes")) if each in ("https", "http")] or ["https"]
+    scheme = "https" if "https" in schemes else schemes[0]
+    host, path = document.get("host"), document.get("basePath")
+    if not isinstance(host, str) or not host:
+        return ""
+    return _absolute(f"{scheme}://{host}{path if isinstance(path, str) else ''}")
+
+
+def servers_of(node: dict[str, Any]) -> list[str]:
+    """The absolute addresses in `servers`, with the defaults of their variables."""
+    found = list[str]()
+    for each in _list(node.get("servers")):
+        url = each.get("url") if isinstance(each, dict) else None
+        if isinstance(url, str) and (absolute := _absolute(_filled(url, each.get("variables")))):
+            found.append(absolute)
+    return found
+
+
+def _filled(url: str, variables: Any) -> str:
+    for name, each in variables.items() if isinstance(variables, dict) else ():
+        default = each.get("default") if isinstance(each, dict) else None
+        url = url.replace(f"{{{name}}}", str(default))
+    return url
+
+
+def _absolute(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return url.rstrip("/") if parts.scheme in ("https", "http") and parts.netloc and "{" not in url else ""
+
+
+def keys_of(document: dict[str, Any], references: References, *, swagger: bool) -> tuple[list[str], list[str]]:
+    """The names of query parameters and of headers that carry a credential, by the security schemes."""
+    above = document if swagger else document.get("components")
+    schemes = above.get("securityDefinitions" if swagger else "securitySchemes") if isinstance(above, dict) else None
+    found: dict[str, list[str]] = {"query": [], "header": []}
+    for each in schemes.values() if isinstance(schemes, dict) else ():
+        try:
+            scheme = references.resolved(each)
+        except LeftOut:
+            continue
+        name, place = scheme.get("name"), scheme.get("in")
+        if scheme.get("type") == "apiKey" and isinstance(name, str) and place in ("query", "header"):
+            found[place].append(name)
+    return found["query"], found["header"]
+
+
+def as_openapi(
+    document: dict[str, Any], operation: dict[str, Any], parameters: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    """An operation of Swagger 2.0 with these parameters, as OpenAPI 3 says it."""
+    consumes = _list(operation.get("consumes", document.get("consumes"))) or ["application/json"]
+    found, body = list[dict[str, Any]](), None
+    for each in parameters:
+        if each.get("in") == "body":
+            content = {str(kind): {"schema": each.get("schema", {})} for kind in consumes}
+            body = {"content": content, "required": each.get("required"), "description": each.get("description")}
+        elif each.get("in") == "formData":
+            kind = "multipart/form-data" if each.get("type") == "file" else str(consumes[0])
+            body = {"content": {kind if kind != "application/json" else "multipart/form-data": {}}, "required": True}
+        else:
+            found.append(_parameter(each))
+    return {**operation, "parameters": found, **({"requestBody": body} if body else {})}
+
+
+def _parameter(each: dict[str, Any]) -> dict[str, Any]:
+    style, explode = _COLLECTIONS.get(str(each.get("collectionFormat", "csv")), (None, False))
+    schema = {name: each[name] for name in _OF_SCHEMA if name in each}
+    kept = {name: value for name, value in each.items() if name not in _OF_SCHEMA}
+    return {**kept, "schema": schema, "explode": explode, **({"style": style} if style else {})}
+
+
+def _list(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
