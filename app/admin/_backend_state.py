@@ -117,8 +117,8 @@ SandboxOnNodes: Any = answer_of(_OnNodes, "SandboxOnNodes", ["nodes"])
 Notes = Annotated[
     list[str],
     Field(
-        description="What its `sandbox` names and the node that answers does not have: it may come later. And what of "
-        "its `openapi` could not be made a tool."
+        description="What its `sandbox` names and the node that answers does not have: it may come later. What of its "
+        "`openapi` could not be made a tool. And which of its certificates have expired, or expire within 14 days."
     ),
 ]
 

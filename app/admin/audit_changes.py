@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from app.admin.schemas.backends import BackendAnswer
 from app.admin.schemas.issuers import IssuerAnswer
+from app.backends.upstreams.upstream_secrets import secrets_of
 from app.domain import BackendSpec, Issuer
 from app.domain.resources.backends import HIDDEN
 from app.storage.audit import Change, between
@@ -24,10 +25,14 @@ def changes_of_backend(old: BackendSpec | None, new: BackendSpec | None) -> tupl
     before, after = ({} if spec is None else _members(BackendAnswer.of(spec)) for spec in (old, new))
     if old is None or new is None:
         return between(before, after)
-    secret = (("env", old.env, new.env), ("headers", old.headers, new.headers))
-    other = [f"{kind}.{name}" for kind, was, now in secret for name in was if was[name] != now.get(name)]
-    other += [name for name, was, now in (("args", old.args, new.args), ("url", old.url, new.url)) if was != now]
+    was, now = _secrets(old), _secrets(new)
+    other = [name for name in was if was[name] != now.get(name)]
+    other += [name for name in ("args", "url") if getattr(old, name) != getattr(new, name)]
     return between(before, after, other)
+
+
+def _secrets(spec: BackendSpec) -> dict[str, str]:
+    return {f"env.{name}": value for name, value in spec.env.items()} | secrets_of(spec)
 
 
 def changes_of_issuer(old: Issuer | None, new: Issuer | None) -> tuple[Change, ...]:

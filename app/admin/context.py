@@ -13,6 +13,7 @@ from app.admin.idempotency import AnsweredOnce
 from app.auth.api_keys import KeyMaker
 from app.auth.authenticator import Authenticator
 from app.auth.issuer_check import IssuerCheck
+from app.auth.outbound_urls import Policy
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
 from app.auth.sealing import Sealer
 from app.backends.catalog.entries import Decision, Entry
@@ -121,7 +122,7 @@ class AdminContext:
     issuers: IssuerRepository
     sealer: Sealer
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
-    check_upstream: Callable[[str], object]  # likewise, for the URL of a backend
+    upstream_policy: Policy  # for the URL of a backend
     documents: Documents
     issuer_check: IssuerCheck
     authenticator: Authenticator

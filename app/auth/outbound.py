@@ -1,7 +1,7 @@
 """Outbound: fetches documents by URL without giving access to the network that the gateway is in.
 
 The name is resolved once, every address is checked, and the connection goes to a checked address with the original
-Host and SNI: a second look-up cannot change it. No redirects, no proxies.
+Host and SNI: a second look-up cannot change it. Or the node's proxy resolves it (`outbound_proxy.py`). No redirects.
 """
 
 import ssl
@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import anyio
 import httpx2
 
+from app.auth.outbound_proxy import NodeProxy, client_context
 from app.auth.outbound_urls import FetchFailed, OutboundUrl, Policy, UrlRefused
 from app.text.public_addresses import Address, Network
 
@@ -28,11 +29,17 @@ class Outbound:
     """Fetches what its policy allows, from public addresses by https unless networks are listed."""
 
     def __init__(
-        self, allow: Iterable[Network] = (), *, resolve: Resolve | None = None, tls: ssl.SSLContext | None = None
+        self,
+        allow: Iterable[Network] = (),
+        *,
+        resolve: Resolve | None = None,
+        tls: ssl.SSLContext | None = None,
+        proxy: NodeProxy | None = None,
+        ca: str | None = None,
     ) -> None:
         self._policy = Policy(allow)
         self._resolve = resolve or _resolve
-        self._tls = tls
+        self._tls, self._proxy, self._ca = tls, proxy, ca
 
     def check(self, text: str) -> OutboundUrl:
         """As `Policy.check`."""
@@ -55,6 +62,9 @@ class Outbound:
         url = self.check(text)
         try:
             with anyio.fail_after(DEADLINE_S):
+                if self._proxy is not None and self._proxy.serves(url):
+                    self._policy.require_by_proxy(url, is_granted=False)
+                    return await self._ask_at(None, url, form)
                 return await self._ask_one_of(await self._checked_addresses(url), url, form)
         except TimeoutError:
             raise FetchFailed(f"no answer within {DEADLINE_S:.0f} s") from None
@@ -86,20 +96,25 @@ class Outbound:
                 continue
         return await self._ask_at(last, url, form)
 
-    async def _ask_at(self, address: Address, url: OutboundUrl, form: bytes | None) -> bytes:
-        host = f"[{address}]" if address.version == 6 else str(address)
+    async def _ask_at(self, address: Address | None, url: OutboundUrl, form: bytes | None) -> bytes:
+        """At this address of the host; None: where the proxy finds it."""
+        host = f"[{address}]" if address is not None and address.version == 6 else str(address)
+        origin = f"{url.scheme}://{url.authority}" if address is None else f"{url.scheme}://{host}:{url.port}"
         headers = {"Host": url.authority, "Accept": "application/json", "Accept-Encoding": "identity"}
         if form is not None:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
         if self._tls is None:  # reading the certificate authorities takes 90 ms, too long for the event loop
-            self._tls = await anyio.to_thread.run_sync(httpx2.create_ssl_context)
-        transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+            self._tls = await anyio.to_thread.run_sync(client_context, self._ca)
+        if address is None and self._proxy is not None:
+            transport = self._proxy.transport(self._tls)
+        else:
+            transport = httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False)
         timeout = httpx2.Timeout(DEADLINE_S, connect=CONNECT_S)
         async with (
             httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=timeout) as client,
             client.stream(
                 "GET" if form is None else "POST",
-                f"{url.scheme}://{host}:{url.port}{url.target}",
+                origin + url.target,
                 headers=headers,
                 content=form,
                 extensions={"sni_hostname": url.host},  # also the name that the certificate must have

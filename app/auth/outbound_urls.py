@@ -66,6 +66,24 @@ class Policy:
             self.require(url.literal, url)
         return url
 
+    def check_by_proxy(self, text: str, *, is_granted: bool) -> OutboundUrl:
+        """As `check`, where a proxy resolves the name. Raises UrlRefused: it may not be reached."""
+        url = parse_url(text)
+        self.require_by_proxy(url, is_granted=is_granted)
+        return url
+
+    def require_by_proxy(self, url: OutboundUrl, *, is_granted: bool) -> None:
+        """Nobody here knows the address of a name that a proxy resolves: then the rule is that for public ones, unless
+        `is_granted`: the platform has chosen proxy and URL. Raises UrlRefused."""
+        if url.literal is not None:
+            self.require(url.literal, url)
+        elif f".{url.host}".endswith(".localhost"):
+            raise UrlRefused("behind a proxy this name means the proxy's own machine")
+        elif not is_granted and (url.scheme != "https" or url.port not in PORTS or "." not in url.host):
+            ports = " and ".join(map(str, sorted(PORTS)))
+            words = f"a name that a proxy resolves has a domain, and is reached by https on the ports {ports}"
+            raise UrlRefused(f"{words}, unless a platform administrator has given the backend its `connect.proxy`")
+
     def require(self, address: Address, url: OutboundUrl) -> None:
         """Raises UrlRefused unless the URL may be reached at this address."""
         if any(address in network for network in self.allow):

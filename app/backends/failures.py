@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from app.domain import BackendSpec, is_name
 from app.processes.denials import Denial
-from app.processes.endings import RAISING, of_words
+from app.processes.endings import of_words, raising
 from app.processes.process import BackendProcess
 
 MAX_KEPT = 10  # of one backend
@@ -148,7 +148,7 @@ class FailureLog:
         first, more = denials[0], len(denials) - 1
         why = f"the call failed, and {first.kind} was denied: {first.what}" + (f", and {more} more" if more else "")
         failure = self._new(process.spec, DENIED, why, process, before_handshake=method == "initialize")
-        hint = RAISING.get(first.kind, _ALLOWING)
+        hint = raising(first.kind, process.spec) or _ALLOWING
         self._add(process.spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])
 
     def _new(

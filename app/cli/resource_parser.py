@@ -61,7 +61,7 @@ examples:
   trunkline backends create far --tenant acme url=https://far.example/mcp headers.Authorization=@token.txt
   trunkline backends check time --tenant acme
   trunkline backends set time --tenant acme timeouts.call_s=30 --unset warm
-  trunkline backends set time --tenant acme sandbox.network=web sandbox.read[]=/srv/zones limits.memory_mb=1024
+  trunkline backends set time --tenant acme sandbox.network=web sandbox.read[]=/srv/zones limits.memory_mb=2048
   trunkline backends set time --tenant acme sandbox.mode=require sandbox.require[]=files sandbox.require[]=network
   trunkline backends set notes --tenant acme state=keep limits.disk_mb=1024
   trunkline backends set time --tenant acme start=fork warm=auto recovery=respawn timeouts.park_s=300

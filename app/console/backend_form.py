@@ -14,7 +14,7 @@ _ELSEWHERE = ("name", "enabled", "reason")  # members that this form has not
 @dataclass(frozen=True, slots=True)
 class Field:
     """How a member is asked for. `helps`: of a new backend, and of one that exists, if that is another. `kind`: as
-    `data-as` of `static/page.js`, or `choice`."""
+    `data-as` of `static/page.js`, `choice`, or `block`, a text of several lines."""
 
     name: str
     words: str
@@ -49,7 +49,7 @@ _COMMAND = (
     ("max_processes", "Processes at most"),
 )  # fmt: skip
 _PROCESSES = (
-    ("cwd", "Working directory", "absolute, or below the tenant's home, which is the default"),
+    ("cwd", "Working directory", "absolute, or below the process's home, which is the default"),
     ("isolation", "Isolation", "shared: for servers without state; sessions share processes"),
     ("broadcast", "Messages of a shared process that belong to no call", "true: they go to all sessions"),
     ("state", "Home of its processes", "keep: each principal has one that lasts"),
@@ -76,6 +76,15 @@ _URL = (
     ("headers", "Headers", "Name=value in each line; sealed when they are stored, for a URL",
      f"Name=value in each line; sealed when they are stored{_STAYS}"),
 )  # fmt: skip
+_CONNECT = (
+    ("connect.proxy", "Proxy", "http://HOST:PORT or https://HOST:PORT; it resolves the server's name"),
+    ("connect.proxy_auth", "Its name and password", "NAME:PASSWORD; sealed when they are stored",
+     "NAME:PASSWORD; sealed when they are stored: *** stays"),
+    ("connect.ca", "Certificates of its authority", "PEM; only these are believed then; empty: those of the machine"),
+    ("connect.certificate", "Certificate of the gateway", "PEM; for a server that wants one of its clients"),
+    ("connect.key", "Its key", "PEM, not encrypted; sealed when it is stored",
+     "PEM, not encrypted; sealed when it is stored: *** stays"),
+)  # fmt: skip
 _SESSIONS = (
     ("recovery", "When a process ends",
      "end: its sessions end; respawn: they get another process, for servers without state"),
@@ -98,11 +107,13 @@ _TOOLS = (
     ("describe", "Other descriptions", 'a JSON object: {"its name": "what is said of it"}'),
 )
 _PLACED = {
-    "command": _COMMAND, "processes": _PROCESSES, "url": _URL, "sessions": _SESSIONS, "pins": _PINS, "tools": _TOOLS,
+    "command": _COMMAND, "processes": _PROCESSES, "url": _URL, "connect": _CONNECT, "sessions": _SESSIONS,
+    "pins": _PINS, "tools": _TOOLS,
 }  # fmt: skip
 _KINDS = {
     "openapi": "document", "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word",
     "sandbox.network": "network",
+    "connect.ca": "document", "connect.certificate": "document", "connect.key": "document",
 }  # fmt: skip
 
 

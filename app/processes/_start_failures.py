@@ -1,5 +1,6 @@
 """Why a process could not be started: what the log has to know, and the error for whoever waits for it."""
 
+import errno
 import logging
 import os
 
@@ -8,7 +9,7 @@ from app.errors import BackendExited
 from app.jail.sandbox.sandboxes import SandboxUnavailable
 from app.jail.spawner.client import SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE
-from app.processes.endings import CHECK_HINT, RAISING
+from app.processes.endings import CHECK_HINT, raising
 from app.processes.own_homes import HomeFull
 
 logger = logging.getLogger(__name__)
@@ -17,7 +18,10 @@ _NO_MORE = "Resource temporarily unavailable"
 _WRAPPED = 3  # a program with its wrapper, twice
 _HINTS = {
     "No such file or directory": "Is the command installed, and on the gateway's PATH?",
-    "Permission denied": "Is the command executable by the gateway's user?",
+    "Permission denied": (
+        "Is the command executable by the gateway's user? Where that is root, processes have no capability: what only "
+        "another owner may open, such as a home of mode 700, they cannot."
+    ),
     _NO_MORE: (
         "The limit on processes and threads is reached: `pids.max` of the container, TasksMax of the service, or "
         "`ulimit -u`."
@@ -27,8 +31,14 @@ _HINTS = {
 _OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
 _NO_SANDBOX = "the sandbox of the backend could not be made"
 _CWD_HINT = (
-    "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the tenant's "
-    "home, which `trunkline homes` shows."
+    "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the home of "
+    "the process; without a sandbox that is the tenant's, which `trunkline homes` shows."
+)
+_CLOSED = "Permission denied: the user as whom it runs in its sandbox may not execute its program"
+_CLOSED_HINT = (
+    "That user must be able to read and execute the program and its interpreter: after `umask 077` only their owner "
+    "can. On the node, `chmod -R go+rX` their directory, or install them below /opt; `trunkline backends check` names "
+    "the file."
 )
 _SANDBOX_HINT = (
     "`trunkline doctor`, run as the gateway's user on this node, says what is missing and what would enforce it. Or "
@@ -48,7 +58,9 @@ def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
     pids = spec.limits.pids
     if error.stage == WRAPPER_STAGE and _NO_MORE in error.message and pids is not None and pids < _WRAPPED:
         message = f"its {pids} processes and threads (limits.pids) are too few for its sandbox, which takes {_WRAPPED}"
-        return BackendExited(message, started=False, hint=RAISING["pids"], limit="pids")
+        return BackendExited(message, started=False, hint=raising("pids", spec), limit="pids")
+    if error.stage == WRAPPER_STAGE and error.errno == errno.EACCES:
+        return BackendExited(_CLOSED, started=False, hint=_CLOSED_HINT)
     if error.stage in _OF_THE_SANDBOX:  # as above
         return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=CHECK_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
@@ -86,7 +98,7 @@ def full(spec: BackendSpec, error: HomeFull) -> BackendExited:
         },
     )
     message = f"the home that lasts of this principal is full: it {error.strerror}"
-    return BackendExited(message, started=False, hint=RAISING["disk"], limit="disk")
+    return BackendExited(message, started=False, hint=raising("disk", spec), limit="disk")
 
 
 def homeless(spec: BackendSpec, error: OSError) -> BackendExited:

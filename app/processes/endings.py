@@ -3,7 +3,7 @@
 import re
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from app.domain import BackendSpec
@@ -28,12 +28,13 @@ class Exit:
     stderr: Sequence[str] = ()
     # At which it was killed, or which it had reached when it ended by itself: its own, or `tenant_memory`.
     limit: str = ""
+    advice: str = field(default="", compare=False)  # what is to be done about the limit
 
     def error(
         self, words: str = "the backend ended", *, started: bool = True, hint: str | None = None
     ) -> BackendExited:
         """For those who called it. What is to be done about a limit matters more than `hint`."""
-        hint = RAISING.get(self.limit) or of_end(self.description) or hint
+        hint = self.advice or RAISING.get(self.limit) or of_end(self.description) or hint
         return BackendExited(
             f"{words}: {self.description}", started=started, stderr=self.stderr, hint=hint, limit=self.limit
         )
@@ -64,17 +65,17 @@ def exit_of(
     if was_stopped:
         return Exit("stopped", _words(end), stderr)
     if killed is not None:
-        return Exit("killed", f"killed: it {killed.cause}", stderr, killed.limit)
+        return Exit("killed", f"killed: it {killed.cause}", stderr, killed.limit, raising(killed.limit, spec))
     if end.limit and (end.reason, end.number) in _KILLED:
         needed = "all processes of its tenant together needed more memory than the tenant has"
         words = needed if end.limit == "tenant_memory" else f"it {needed_memory(spec)}"
-        return Exit("killed", f"killed: {words}", stderr, end.limit)
+        return Exit("killed", f"killed: {words}", stderr, end.limit, raising(end.limit, spec))
     if end.reason == "spawner_lost" or (end.reason, end.number) == ("exited", 0):
         return Exit(end.reason, _words(end), stderr)
     limit = end.limit or reached(end.usage, spec, stderr, has_own_disk=has_own_disk)
     if not limit and (end.reason, end.number) == ("signaled", signal.SIGXFSZ):
         limit = "disk"
-    return Exit(end.reason, _words(end) + at_limit(limit, spec), stderr, limit)
+    return Exit(end.reason, _words(end) + at_limit(limit, spec), stderr, limit, raising(limit, spec))
 
 
 def reached(
@@ -108,6 +109,28 @@ def at_limit(limit: str, spec: BackendSpec) -> str:
         "output": "what is read of its output: it writes faster, or sends more notifications, than its clients may get",
     }
     return f", at the limit of {words[limit]}" if limit else ""
+
+
+class Met(NamedTuple):
+    """A limit that a process met in a while, and went on: so many `times`, as the kernel counts it."""
+
+    limit: str
+    times: int
+    words: str  # the end of "it ..."
+
+
+def met(earlier: Counted, now: Counted, spec: BackendSpec) -> tuple[Met, ...]:
+    """What the kernel has refused a process, or killed of it, at its own limits. Where no control group counts, nothing
+    is known."""
+    forks, kills = now.refused_forks - earlier.refused_forks, now.oom_kills - earlier.oom_kills
+    found = list[Met]()
+    if forks > 0 and spec.limits.pids is not None:
+        words = f"could start no more than its {spec.limits.pids} processes and threads (limits.pids)"
+        found.append(Met("pids", forks, words))
+    if kills > 0 and spec.limits.memory_mb is not None:
+        words = f"lost a process of its own, which {needed_memory(spec)} together (limits.memory_mb)"
+        found.append(Met("memory", kills, words))
+    return tuple(found)
 
 
 def needed_memory(spec: BackendSpec) -> str:
@@ -165,10 +188,27 @@ def of_end(description: str) -> str | None:
     return next((words for part, words in _OF_ENDS.items() if part in description), None)
 
 
-def of_words(stderr: Iterable[str]) -> str | None:
-    """From what it has said itself."""
-    return TRUST if _distrusts("\n".join(stderr)) else None
+def of_words(stderr: Sequence[str]) -> str | None:
+    """From what it has said itself, if none of its own limits explains it."""
+    if distrusts(stderr):
+        return TRUST
+    return NO_THREAD if _no_thread("\n".join(stderr)) else None
 
+
+def distrusts(stderr: Iterable[str]) -> bool:
+    """Whether it has said that it does not trust the certificate of a server."""
+    return _distrusts("\n".join(stderr)) is not None
+
+
+_no_thread = re.compile(
+    r"can't start new thread|unable to create (new )?(native )?thread|pthread_create.*fail|fail.*pthread_create|"
+    r"\b(fork|vfork|spawn|clone|thread)\b.*(\bEAGAIN\b|Resource temporarily unavailable)",
+).search
+# Its own limit is counted, so it is known whether it was that one.
+NO_THREAD = (
+    "It could start no further process or thread, and not because of `limits.pids`: a limit of the machine is reached, "
+    "`pids.max` of the container, TasksMax of the service, or `ulimit -u`."
+)
 
 CHECK_HINT = "`trunkline backends check`, and the backend's last failure, say to administrators what went wrong."
 RAISING = {
@@ -183,3 +223,17 @@ RAISING = {
     "tenant_memory": "A platform administrator can raise `limits.memory_mb` of the tenant.",
     "output": "Have it write less, or less often: a longer `timeouts.call_s` does not help.",
 }
+
+# A member of `limits`, by the limit; twice as much is what one tries first.
+_MEMBERS = {"memory": "memory_mb", "disk": "disk_mb", "pids": "pids", "files": "files", "cpu": "cpu"}
+
+
+def raising(limit: str, spec: BackendSpec) -> str:
+    """Who can raise a limit that this backend has reached, and what to write for twice as much; empty if none is."""
+    member = _MEMBERS.get(limit)
+    value = None if member is None else getattr(spec.limits, member)
+    if value is None:
+        return RAISING.get(limit, "")
+    name = spec.name.partition(":")[0]  # a check runs under a name of its own
+    command = f"trunkline backends set {name} --tenant {spec.tenant} limits.{member}={2 * value:g}"
+    return f"{RAISING[limit]} For twice as much: `{command}`."

@@ -28,7 +28,7 @@ from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.processes.connection import BackendListener
 from app.processes.denials import SAID_BYTES, Denial, Denials, Kind
-from app.processes.endings import Exit, Killed, at_limit, exit_of, needed_memory, reached
+from app.processes.endings import Exit, Killed, at_limit, exit_of, met, needed_memory, raising, reached
 from app.processes.freezer import Freezable, Freezer, Told
 from app.processes.measuring import Target, Use, look
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
@@ -131,6 +131,7 @@ class BackendProcess:
         self._stderr = Stderr(self._complained, LoopShare(shares, spec.tenant))
         self._listener: BackendListener | None = None
         self._killed: Killed | None = None
+        self._limits_met = set[str]()  # that were logged
         self._group: Group | None = None
         self._was_mute = False  # it had closed a pipe before it was asked to stop: then it ended by itself
         self._swept_at = time.monotonic()
@@ -347,11 +348,21 @@ class BackendProcess:
         cpu_s = max(self.cpu_s, use.cpu_s)  # the use of a child that is not waited for is lost with it
         if now > self._measured_at:
             self.cpu_percent = 100 * (cpu_s - self.cpu_s) / (now - self._measured_at)
+        self._note_limits(use)
         self.use, self._measured_at = use._replace(cpu_s=cpu_s), now
         self._count_denials(use.refused_forks, use.oom_kills)
         most = self._most_bytes
         if most is not None and use.resident_bytes > most and not self.is_limited_by_kernel:
             self.kill(needed_memory(self.spec), limit="memory")
+
+    def _note_limits(self, use: Use) -> None:
+        """Logs each limit that the process has met and lives on, once: elsewhere it is counted how often."""
+        for each in met(self.use, use, self.spec):
+            if each.limit not in self._limits_met:
+                self._limits_met.add(each.limit)
+                names = {"backend": self.spec.name, "backend_tenant": self.spec.tenant, "backend_process": self.id}
+                advice = {"limit": each.limit, "hint": raising(each.limit, self.spec)}
+                logger.warning("A backend process is at a limit: it %s", each.words, extra=names | advice)
 
     def first_byte_s(self) -> float | None:
         """From its start to its first output; None if there was none, or if it had nothing to do for a while."""

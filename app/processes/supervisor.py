@@ -280,7 +280,8 @@ class Supervisor:
                 "Backend process ended: %s",
                 process.exit.description,
                 extra=names_of(process)
-                | {"reason": reason, "stderr": process.exit.stderr, "denied": said_of(process.denials.last)},
+                | {"reason": reason, "limit": process.exit.limit, "hint": process.exit.advice}
+                | {"stderr": process.exit.stderr, "denied": said_of(process.denials.last)},
             )
         try:
             on_gone(process)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
 from app.processes.denials import SAID_BYTES, Denial, said_of
-from app.processes.endings import RAISING, at_limit
+from app.processes.endings import at_limit, raising
 from app.processes.process import BackendProcess
 from app.protocol.commands import Answer, Call, Failed
 from app.protocol.jsonrpc import string_of
@@ -124,7 +124,9 @@ def note_timeout(failures: FailureLog, find: Find, session: Session, failed: Fai
     denials = () if process is None else process.denied(b"", time.monotonic())
     limit = "" if process is None else process.limit_reached(is_late=True)
     if limit:
-        failed.error.advise(f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {RAISING[limit]}")
+        failed.error.advise(
+            f"The backend is{at_limit(limit, session.spec).removeprefix(',')}. {raising(limit, session.spec)}"
+        )
     failures.timed_out(
         session.spec,
         process,
@@ -132,7 +134,7 @@ def note_timeout(failures: FailureLog, find: Find, session: Session, failed: Fai
         method=call.method,
         tool=tool,
         affected=_affected(session),
-        hint=RAISING.get(limit, ""),
+        hint=raising(limit, session.spec),
     )
     if process is not None and denials:
         _log(process, call, tool, denials)

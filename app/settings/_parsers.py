@@ -7,6 +7,9 @@ from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 
+from app.text.pem import PemRefused, only_certificates
+
+MOST_PEM_BYTES = 1 << 20
 SECRET_KEY_BYTES = 32
 LONGEST_S = 366 * 86_400  # of any wait: longer ones are slips, and too large for a timer
 SHORTEST_S = 0.001  # an interval of nothing would be an endless loop
@@ -57,6 +60,22 @@ def path(text: str) -> Path:
         raise ValueError(f"{text[:100]!r} names a user who is not known here: give an absolute path") from None
     except FileNotFoundError:
         raise ValueError("the working directory was removed: give an absolute path") from None
+
+
+def certificates(text: str) -> str:
+    """The certificates of a file."""
+    file = path(text)
+    try:
+        if not file.is_file():
+            raise ValueError(f"{str(file)!r} is no file")
+        with file.open("rb") as opened:
+            content = opened.read(MOST_PEM_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        raise ValueError(f"cannot read {str(file)!r}: {error.strerror}") from None
+    try:
+        return only_certificates(content)
+    except PemRefused as problem:
+        raise ValueError(f"{str(file)!r} {problem}") from None
 
 
 def list_of(pattern: re.Pattern[str], example: str) -> Callable[[str], tuple[str, ...]]:

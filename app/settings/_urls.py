@@ -65,6 +65,19 @@ def _shown(text: str) -> str:
     return "it" if "@" in text else repr(text[:200])  # there can be a password before the @
 
 
+def proxy_url(text: str) -> str:
+    """An HTTP proxy, perhaps with credentials."""
+    scheme, _, rest = text.partition("://")
+    form = "http://[USER:PASSWORD@]HOST:PORT"
+    if scheme not in ("http", "https") or not rest:
+        raise ValueError(f"allowed is {form}, or the same with https://")
+    _refuse_two_readings(rest)
+    where = rest.removesuffix("/").rpartition("@")[2]
+    if not AUTHORITY.fullmatch(where.lower()):
+        raise ValueError(f"it must name a host, and perhaps a port: {form}")
+    return f"{scheme}://{rest.removesuffix('/')}"
+
+
 def database_url(text: str) -> str:
     """A SQLite file, or a PostgreSQL server."""
     scheme, _, rest = text.partition("://")

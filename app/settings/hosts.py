@@ -37,6 +37,21 @@ def networks(text: str) -> tuple[IpNetwork, ...]:
         raise ValueError(f"{str(error)[:SHOWN]}; allowed are addresses and networks like 10.0.0.0/8") from None
 
 
+def names_and_networks(text: str) -> tuple[str | IpNetwork, ...]:
+    """Names of hosts, with or without a dot before them, addresses and networks, separated by commas."""
+    return tuple(_name_or_network(item.strip()) for item in text.split(",") if item.strip())
+
+
+def _name_or_network(text: str) -> str | IpNetwork:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        name = text.removeprefix(".").lower()
+        if _HOST_NAME.fullmatch(name):
+            return name
+    raise ValueError(f"{text[:SHOWN]!r} is not a host name, an address or a network; like corp.example,10.0.0.0/8")
+
+
 def is_wildcard(host: str) -> bool:
     """Whether it means every address of this machine, so that others cannot connect to it."""
     try:

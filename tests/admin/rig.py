@@ -415,7 +415,7 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         issuers=issuers,
         sealer=sealer,
         check_url=Outbound(()).check,
-        check_upstream=Policy((), "TRUNKLINE_UPSTREAM_ALLOW").check,
+        upstream_policy=Policy((), "TRUNKLINE_UPSTREAM_ALLOW"),
         documents=Documents(_nothing_there, Apis(backends.api)),
         issuer_check=check,
         authenticator=authenticator,

@@ -5,12 +5,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from app.cli.parser import make_parser
 from app.console.backend_form import groups
+from app.domain import ProcessLimits
 from app.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +95,7 @@ def test_every_member_of_a_backend_is_there_with_its_default(reference: dict[str
     declared = {field.name for part in groups().values() for field in part}
     assert declared | {"name", "enabled", "reason"} == {name for name, cells in table.items() if cells[0] == "body"}
     assert "optional, by default `128`" in table["calls_per_session"][2]
-    assert "optional, by default `512`" in table["limits.memory_mb"][2]
+    assert f"optional, by default `{ProcessLimits().memory_mb}`" in table["limits.memory_mb"][2]
 
 
 def test_who_gives_no_folder_is_told_how():
@@ -102,3 +104,10 @@ def test_who_gives_no_folder_is_told_how():
     )
     assert done.returncode == 1
     assert "scripts/reference DIR" in done.stderr
+
+
+def test_the_guide_has_the_limits_that_a_backend_has_by_default():
+    guide = rows(
+        (ROOT / "docs/admin-api.md").read_text().partition("| `limits` | default | |\n")[2].partition("\n\n")[0]
+    )
+    assert {name: float(cells[0]) for name, cells in guide.items()} == asdict(ProcessLimits())

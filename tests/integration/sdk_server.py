@@ -1,11 +1,13 @@
 """The official Python SDK's server on a port of its own: `sdk_server.py streamable|json|stateless|sse PORT`.
 
-It wants the header `Authorization: Bearer sdk`, and tells which headers it got.
+It wants the header `Authorization: Bearer sdk`, and tells which headers it got. With `SDK_TLS` (a certificate and its
+key) it speaks TLS, and with `SDK_CLIENTS` (an authority) it wants certificates of it.
 """
 
 import asyncio
 import json
 import os
+import ssl
 import sys
 
 import uvicorn
@@ -82,4 +84,6 @@ if __name__ == "__main__":
     # know whether it was carried out.
     config = uvicorn.Config(guarded(apps[kind]()), host="127.0.0.1", port=int(port), log_level="warning")
     config.timeout_keep_alive = 3600
+    config.ssl_certfile, config.ssl_ca_certs = os.environ.get("SDK_TLS"), os.environ.get("SDK_CLIENTS")
+    config.ssl_cert_reqs = ssl.CERT_NONE if config.ssl_ca_certs is None else ssl.CERT_REQUIRED
     uvicorn.Server(config).run()

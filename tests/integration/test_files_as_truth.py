@@ -15,6 +15,7 @@ from app.cli.files.plan import make_plan
 from app.cli.rest import Rest
 from app.protocol.openapi.document import mark_of
 from app.text.strict_yaml import read, written
+from tests.certificates import authority, issued
 from tests.integration.gateway import Gateway, running_gateway
 from tests.integration.test_cli_rest import Line
 from tests.integration.toolboxes import TOOLBOX
@@ -185,6 +186,49 @@ def test_an_export_applied_to_an_empty_gateway_exports_the_same(files, gateway, 
     assert [change["path"] for step in steps for change in step["changes"]] == [
         "headers.Authorization", "env.TOKEN", "secret"
     ]  # fmt: skip
+
+
+def test_how_a_server_is_connected_to(files, gateway):
+    root, other = authority("root"), authority("other")
+    ours, new = issued(root, "ours.example"), issued(root, "ours.example")
+    for name, one in (("root.pem", root.pem), ("ours.key", ours.key), ("new.key", new.key)):
+        (files.folder / name).write_text(one)
+    connect = {
+        "ca": "${file:root.pem}", "certificate": ours.pem, "key": "${file:ours.key}",
+        "proxy": "http://10.0.0.1:3128", "proxy_auth": "me:${env:FAR_KEY}",
+    }  # fmt: skip
+    far = {"url": "https://far.example/mcp", "headers": {"X-Key": "${env:FAR_KEY}"}, "connect": connect}
+    document: dict = {"version": 1, "tenants": {"company": {"backends": {"far": far}}}}
+    made = files.apply(files.put(document), "--yes")
+    assert 'connect.proxy: "http://10.0.0.1:3128"' in made.stdout
+    assert "connect.key: ***" in made.stdout
+    path = files.put(document)
+    assert files.apply(path, "--check").stdout == "nothing differs: 2 as the files say\n"
+    exported = files.run("export", "--tenant", "company").stdout
+    assert not secret_in(exported)
+    assert not any(line in made.stdout + made.stderr + exported for line in ours.key.splitlines()[1:-1])
+    shown = read(exported).value["tenants"]["company"]["backends"]["far"]["connect"]
+    assert shown == {
+        "ca": root.pem, "certificate": ours.pem, "proxy": "http://10.0.0.1:3128",
+        "key": "${env:COMPANY_FAR_KEY}", "proxy_auth": "${env:COMPANY_FAR_PROXY_AUTH}",
+    }  # fmt: skip
+
+    connect |= {"key": "${file:new.key}", "certificate": new.pem}
+    steps = files.plan(files.put(document))
+    assert [change["path"] for step in steps for change in step["changes"]] == ["connect.certificate", "connect.key"]
+    files.apply(files.put(document), "--yes")
+    connect |= {"ca": other.pem, "proxy": "http://10.0.0.2:3128"}
+    del connect["certificate"], connect["key"]
+    changed = files.apply(files.put(document), "--yes").stdout
+    assert 'connect.proxy: "http://10.0.0.1:3128" → "http://10.0.0.2:3128"' in changed
+    assert "connect.key: *** → nothing" in changed
+    assert files.apply(path, "--check").returncode == 0
+    assert gateway.api("GET", "/tenants/company/backends/far")["connect"] == {
+        "proxy": "http://10.0.0.2:3128", "proxy_auth": "***", "ca": other.pem, "certificate": None, "key": None,
+    }  # fmt: skip
+    del far["connect"]
+    files.apply(files.put(document), "--yes")
+    assert gateway.api("GET", "/tenants/company/backends/far")["certificates"] == []
 
 
 def test_changes_are_told_field_by_field_and_only_they_are_made(files, gateway):

@@ -31,8 +31,8 @@ def needs_pids(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("code", "limits", "limit", "named"),
     [
-        (THREADS, {}, "pids", "64 processes and threads (limits.pids)"),
-        (FILES, {}, "files", "1024 open files (limits.files)"),
+        (THREADS, {"pids": 64}, "pids", "64 processes and threads (limits.pids)"),
+        (FILES, {"files": 1024}, "files", "1024 open files (limits.files)"),
         (LARGE, {"disk_mb": 4}, "disk", "4 MiB of files (limits.disk_mb)"),
     ],
 )
@@ -43,7 +43,10 @@ async def test_the_limit_at_which_a_server_dies_is_named_everywhere(
         needs_pids(gateway)
     endpoint, failure = backend(gateway, code, limits=limits)
     assert named in failure["detail"], failure
-    assert f"`limits.{named.partition('limits.')[2][:-1]}`" in failure["hint"]
+    member = named.partition("limits.")[2][:-1]
+    assert f"`limits.{member}`" in failure["hint"]
+    double = 2 * int(named.partition(" ")[0])
+    assert f"backends set {endpoint.name} --tenant {endpoint.tenant} limits.{member}={double}`" in failure["hint"]
     async with httpx2.AsyncClient(timeout=30) as http:
         error = error_of(await Wire(http, endpoint).post(INITIALIZE))
     assert named in str(error)
@@ -64,6 +67,6 @@ def test_too_few_processes_for_a_sandbox_are_no_fault_of_the_sandbox(gateway: Ga
 
 def test_a_check_of_a_server_that_lives_on_at_a_limit_and_says_nothing_names_it(gateway: Gateway) -> None:
     needs_pids(gateway)
-    _, failure = backend(gateway, PATIENT, timeouts={"initialize_s": 3})
+    _, failure = backend(gateway, PATIENT, timeouts={"initialize_s": 3}, limits={"pids": 64})
     assert failure["reason"] == "timeout"
     assert "64 processes and threads (limits.pids)" in failure["detail"]

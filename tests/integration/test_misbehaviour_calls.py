@@ -14,6 +14,7 @@ import httpx2
 import psutil
 import pytest
 
+from app.domain import ProcessLimits
 from tests.integration.arena import Arena, open_arena
 from tests.integration.gateway import Endpoint, Gateway, running_gateway, until
 from tests.integration.stopwatch import stopwatch
@@ -25,6 +26,7 @@ BUSY_WITHIN_S, BUSY_BYTES = 5.0, 16 << 20
 TOLD_WITHIN_S = 1.0  # by the stopwatch
 TIMES, LONG_TIMES = 2, 20
 FILES = 64
+FORKS_EACH = 20  # of an attack, each time
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -198,6 +200,13 @@ def test_metrics_say_how_processes_are_confined_and_how_they_started(arena: Aren
     assert {name for name, count in tiers.items() if count} == {tier}
     for phase in ("fork", "sandbox", "exec"):
         assert metrics[f'trunkline_process_spawn_phase_seconds_count{{phase="{phase}"}}'] >= 1
+
+
+async def test_a_fork_bomb_ends_at_the_limit_that_every_backend_has(arena: Arena) -> None:
+    pids = ProcessLimits().pids
+    assert pids is not None
+    async with arena.attack(), limited(arena, "forks", 4 * pids // FORKS_EACH + 1) as session:
+        assert int(await session.call("attack")) < pids
 
 
 async def test_who_takes_more_memory_than_its_limit_is_killed_alone(arena: Arena, *, full: bool) -> None:

@@ -4,13 +4,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 from mcp import types
 
+from tests.backends.upstreams.proxies import proxying
 from tests.backends.upstreams.rig import Asked, polite, serving
+from tests.certificates import authority, issued
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
 from tests.integration.remote import (
     EVERYTHING_REMOTE,
@@ -25,14 +30,18 @@ from tests.integration.remote import (
 from tests.integration.servers import python_client, text_of
 from tests.integration.wire import RpcError, Wire, rpc, wire
 
+NODE_ROOT, NODE_PROXY = authority(), free_port()
 SDK_KEY = {"Authorization": "Bearer sdk"}
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
 
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """The gateway before others."""
-    with running_gateway(tmp_path_factory.mktemp("front") / "data", **LOOPBACK) as gateway:
+    """The gateway before others. What it reaches by https goes through a proxy, which one test has."""
+    folder = tmp_path_factory.mktemp("front")
+    (folder / "root.pem").write_text(NODE_ROOT.pem)
+    outward = {"OUTBOUND_PROXY": f"http://me:pass@127.0.0.1:{NODE_PROXY}", "OUTBOUND_CA": str(folder / "root.pem")}
+    with running_gateway(folder / "data", **LOOPBACK, **outward) as gateway:
         yield gateway
 
 
@@ -117,6 +126,56 @@ async def test_a_server_of_the_typescript_sdk(front: Gateway):
         async with python_client(remote, "streamable") as client:
             assert text_of(await client.call_tool("echo", {"message": "hi"})) == "Echo: hi"
             assert len((await client.list_tools()).tools) > 5
+    await no_upstream_is_left(front)
+
+
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+async def test_a_server_in_a_companys_network(front: Gateway, tmp_path: Path, kind: str):
+    """Behind a proxy with credentials, with a certificate of the company's authority; it wants one of its clients."""
+    root, port = authority(), free_port()
+    server, ours = issued(root), issued(root, "gateway.example")
+    files = {"SDK_TLS": tmp_path / "server.pem", "SDK_CLIENTS": tmp_path / "root.pem"}
+    files["SDK_TLS"].write_text(server.chain + server.key)
+    files["SDK_CLIENTS"].write_text(root.pem)
+    path, transport = ("/sse", "sse") if kind == "sse" else ("/mcp", "streamable-http")
+    async with proxying(credentials="me:pass") as proxy:
+        with listening([*SDK, kind, str(port)], port, **{name: str(file) for name, file in files.items()}):
+            connect = {
+                "proxy": proxy.url, "proxy_auth": "me:pass", "ca": root.pem, "certificate": ours.pem, "key": ours.key,
+            }  # fmt: skip
+            url = f"https://127.0.0.1:{port}{path}"
+            remote = await anyio.to_thread.run_sync(
+                partial(reached, front, url, transport=transport, headers=SDK_KEY, connect=connect)
+            )
+            async with python_client(remote, "streamable", mode="legacy") as client:
+                assert text_of(await client.call_tool("echo", {"text": "hé"})) == "hé"
+            assert {first for first, _ in proxy.asked} == {f"CONNECT 127.0.0.1:{port} HTTP/1.1"}
+            check = partial(front.api, "POST", f"/tenants/{remote.tenant}/backends/{remote.name}:check")
+            checked = await anyio.to_thread.run_sync(check)
+            assert checked["ok"], checked
+            assert [step["step"] for step in checked["steps"]][:4] == ["resolve", "connect", "proxy", "tls"]
+            await anyio.to_thread.run_sync(
+                partial(
+                    front.api, "PATCH", f"/tenants/{remote.tenant}/backends/{remote.name}",
+                    {"connect": {"certificate": None, "key": None}},
+                )
+            )  # fmt: skip
+            failed = await anyio.to_thread.run_sync(check)
+            assert not failed["ok"]
+            assert "`connect.certificate`" in str(failed["failure"]["hint"]), failed
+    await no_upstream_is_left(front)
+
+
+async def test_the_proxy_and_the_authority_of_the_node(front: Gateway, tmp_path: Path):
+    server, port = issued(NODE_ROOT), free_port()
+    (tmp_path / "server.pem").write_text(server.chain + server.key)
+    async with proxying(port=NODE_PROXY, credentials="me:pass") as proxy:
+        with listening([*SDK, "streamable", str(port)], port, SDK_TLS=str(tmp_path / "server.pem")):
+            url = f"https://127.0.0.1:{port}/mcp"
+            remote = await anyio.to_thread.run_sync(partial(reached, front, url, headers=SDK_KEY))
+            async with python_client(remote, "streamable", mode="legacy") as client:
+                assert text_of(await client.call_tool("echo", {"text": "hé"})) == "hé"
+    assert {first for first, _ in proxy.asked} == {f"CONNECT 127.0.0.1:{port} HTTP/1.1"}
     await no_upstream_is_left(front)
 
 

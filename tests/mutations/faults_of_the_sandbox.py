@@ -13,6 +13,7 @@ _COMPOSER, _SANDBOXES, _BUBBLEWRAP = (
 _PROBER = "app/jail/sandbox/probes/prober.py"
 NEEDS = ("tests/jail/sandbox/test_needs.py",)
 ENDINGS, _ENDINGS = ("tests/processes/test_endings.py",), "app/processes/endings.py"
+SURROUNDINGS = ("tests/jail/sandbox/test_composer_surroundings.py",)
 CHECKS, _MISSED = ("tests/backends/checks/test_missed.py",), "app/backends/checks/_missed.py"
 
 FAULTS_OF_THE_SANDBOX = (
@@ -37,7 +38,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("Landlock is left out with namespaces", _COMPOSER, 'confinement["landlock"] = Landlock(scoped=True)', "pass", COMPOSER),
     Fault("`web` is the machine's network", _COMPOSER, '            confinement["own_network"] = True\n', "            pass\n", PROBING),
     Fault("a tenant has no user of its own", _COMPOSER, "        if profile.tier >= Tier.ASSISTED:\n            assert", "        if False:\n            assert", COMPOSER),
-    Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,\n            uid,", "None,\n            uid,", PROBING),
+    Fault("the size of a sandbox's files is left out", _COMPOSER, "None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,", "None,", PROBING),
     Fault("a check gives a process without a network one", _COMPOSER, "NothingAllowed() if with_deaf_proxy else None", "None", COMPOSER),
     Fault("every process without a network has a proxy", _SANDBOXES, "spec.missed_log is not None and profile", "profile", SANDBOXES),
     Fault("`web` is proposed to who goes around its proxy", _MISSED, "(None, _GOES_AROUND) if goes_around else", "", CHECKS),
@@ -96,5 +97,55 @@ FAULTS_OF_THE_SANDBOX = (
         "sandbox = effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)",
         "sandbox = spec.sandbox",
         SANDBOXES,
+    ),
+    Fault(
+        "git refuses folders of others",
+        _COMPOSER,
+        "environment = {**_OF_OTHERS, **_memory_of(spec), **await",
+        "environment = {**_memory_of(spec), **await",
+        SURROUNDINGS,
+    ),
+    Fault(
+        "Java believes that all memory of the machine is its own",
+        _COMPOSER,
+        "environment = {**_OF_OTHERS, **_memory_of(spec), **await",
+        "environment = {**_OF_OTHERS, **await",
+        COMPOSER,
+    ),
+    Fault("who fills /dev/shm is killed", _BUBBLEWRAP, "room.memory_bytes // 2", "_SHARED_MEMORY_BYTES", SURROUNDINGS),
+    Fault(
+        "an interpreter beside its script is not found",
+        "app/jail/sandbox/environment.py",
+        'return path if beside is None else f"{beside}:{path}"',
+        "return path",
+        ("tests/jail/sandbox/test_environment.py",),
+    ),
+    Fault(
+        "a check does not say where there is no /dev/shm",
+        "app/jail/spawner/_missed.py",
+        "if path is not None and self._has_rules and",
+        "if False and",
+        SURROUNDINGS,
+    ),
+    Fault(
+        "at a limit nobody says what to write",
+        _ENDINGS,
+        'return f"{RAISING[limit]} For twice as much: `{command}`."',
+        "return RAISING[limit]",
+        ENDINGS,
+    ),
+    Fault(
+        "a limit that a process survives is logged nowhere",
+        "app/processes/process.py",
+        "        self._note_limits(use)\n",
+        "",
+        ("tests/processes/test_process_limits.py",),
+    ),
+    Fault(
+        "a check does not wait for the end of who has closed its pipes",
+        "app/backends/checks/backend_check.py",
+        "why = await _as_it_ended(error, process)",
+        "why = error",
+        ("tests/backends/checks/test_backend_check.py",),
     ),
 )  # fmt: skip

@@ -6,6 +6,8 @@ CONNECTION = ("tests/backends/upstreams/test_session.py",)
 CHANNEL = ("tests/backends/upstreams/test_channel.py",)
 CONNECTING = ("tests/backends/upstreams/test_connecting.py",)
 REGISTERED = ("tests/admin/resources/test_backends_url.py",)
+COMPANY = ("tests/admin/resources/test_backends_connect.py",)
+PROXIES = ("tests/backends/upstreams/test_proxies.py",)
 
 FAULTS_OF_UPSTREAMS = (
     Fault(
@@ -74,9 +76,58 @@ FAULTS_OF_UPSTREAMS = (
     Fault(
         "a header's value goes to another host",
         "app/admin/resources/backends.py",
-        'if kept and known is not None and origin_of(known.url or "") != origin_of(spec.url):',
+        "if kept and known is not None and destination_of(known) != destination_of(spec):",
         "if False:",
         REGISTERED,
+    ),
+    Fault(
+        "a key is stored as it was given",
+        "app/domain/resources/backends.py",
+        'SECRETS_OF_CONNECT = ("proxy_auth", "key")',
+        'SECRETS_OF_CONNECT = ("proxy_auth",)',
+        COMPANY,
+    ),
+    Fault(
+        "secrets go to a server that another authority vouches for",
+        "app/backends/upstreams/upstream_secrets.py",
+        "    if spec.connect.ca is not None:\n",
+        "    if False:\n",
+        COMPANY,
+    ),
+    Fault(
+        "the authorities of the machine count besides those of the backend",
+        "app/backends/upstreams/tls.py",
+        "            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)\n",
+        "            context = client_context()\n",
+        ("tests/backends/upstreams/test_tls.py",),
+    ),
+    Fault(
+        "a proxy leads to a private address",
+        "app/backends/upstreams/connecting.py",
+        "        self._policy.require_by_proxy(url, is_granted=place.connect.proxy_is_granted)\n",
+        "",
+        PROXIES,
+    ),
+    Fault(
+        "a proxy's address is not checked",
+        "app/backends/upstreams/connecting.py",
+        "            if not is_granted:\n                self._policy",
+        "            if False:\n                self._policy",
+        PROXIES,
+    ),
+    Fault(
+        "an administrator of a tenant chooses what a proxy of the platform reaches",
+        "app/admin/resources/backends.py",
+        "    is_same = known is not None and destination_of(known) == destination_of(spec)\n",
+        "    is_same = known is not None\n",
+        COMPANY,
+    ),
+    Fault(
+        "the credentials of a proxy are sent to the server in a tunnel",
+        "app/backends/upstreams/connecting.py",
+        'return self.connect.proxy is not None and self.url.scheme == "http"',
+        "return self.connect.proxy is not None",
+        PROXIES,
     ),
     Fault(
         "a server sends requests elsewhere, by its endpoint or a redirect",

@@ -9,10 +9,10 @@ import pytest
 from app.domain import BackendSpec, ProcessLimits, Sandbox
 from app.jail.spawner.cgroups import Usage
 from app.jail.spawner.client import End
-from app.processes.endings import RAISING, Exit, Killed, at_limit, exit_of, reached
+from app.processes.endings import RAISING, Exit, Killed, Met, at_limit, exit_of, met, raising, reached
 from app.processes.measuring import Use
 
-SPEC = BackendSpec("acme", "echo", "server")
+SPEC = BackendSpec("acme", "echo", "server", limits=ProcessLimits(512, 64, 1.0, 1024, 256))
 NO_LIMITS = replace(SPEC, limits=ProcessLimits(None, None, None, None, None))
 ENOSPC = "OSError: [Errno 28] No space left on device"
 
@@ -41,7 +41,8 @@ def test_a_process_that_ends_by_itself_at_a_limit_names_it_with_its_value_and_wh
         limit,
         f"exit status 1, at the limit of {named}",
     )
-    assert found.error().hint == RAISING[limit]
+    assert found.error().hint == raising(limit, SPEC)
+    assert raising(limit, SPEC).startswith(RAISING[limit])
     assert ended(End("exited", 1, usage=usage), stderr, spec=NO_LIMITS).limit == ""
     assert ended(End("exited", 0, usage=usage), stderr).limit == ""
     assert ended(End("exited", 1, usage=usage), stderr, was_stopped=True).limit == ""
@@ -84,3 +85,24 @@ def test_the_limit_of_cpu_counts_for_who_is_late_only():
     assert reached(slow, SPEC, (), has_own_disk=True, is_late=True) == "cpu"
     assert reached(Use(throttled_us=5_000), SPEC, (), has_own_disk=True, is_late=True) == ""
     assert at_limit("cpu", SPEC) == ", at the limit of its share of time, 1.0 cores (limits.cpu)"
+
+
+def test_what_to_write_for_a_larger_limit_is_a_command_for_the_backend_that_is_meant():
+    limits = ProcessLimits(memory_mb=64, cpu=0.5)
+    spec = replace(SPEC, name="echo:check", limits=limits)  # as a check runs it
+    write = "For twice as much: `trunkline backends set echo --tenant acme limits."
+    assert raising("memory", spec).endswith(f"{write}memory_mb=128`.")
+    assert raising("cpu", spec).endswith(f"{write}cpu=1`.")
+    assert raising("tenant_memory", spec) == RAISING["tenant_memory"]
+    assert raising("pids", NO_LIMITS) == RAISING["pids"]
+    assert raising("", spec) == ""
+
+
+def test_what_a_process_met_and_survived_is_what_the_kernel_has_counted_since():
+    earlier, now = Usage(refused_forks=2, oom_kills=1), Usage(refused_forks=5, oom_kills=2)
+    assert [each[:2] for each in met(earlier, now, SPEC)] == [("pids", 3), ("memory", 1)]
+    assert met(now, now, SPEC) == ()
+    assert met(earlier, now, NO_LIMITS) == ()
+    assert met(Usage(), Usage(refused_forks=1), replace(SPEC, limits=ProcessLimits(pids=7))) == (
+        Met("pids", 1, "could start no more than its 7 processes and threads (limits.pids)"),
+    )

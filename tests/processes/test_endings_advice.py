@@ -1,6 +1,6 @@
 import pytest
 
-from app.processes.endings import TRUST, Exit, of_end, of_words
+from app.processes.endings import NO_THREAD, TRUST, Exit, of_end, of_words
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,20 @@ def test_of_other_ends_nothing_is_known():
 def test_a_certificate_that_it_does_not_trust_is_named(line: str):
     assert of_words(["trying", line]) == TRUST
     assert of_words(["getaddrinfo ENOTFOUND example.com"]) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: can't start new thread",
+        "java.lang.OutOfMemoryError: unable to create native thread: possibly out of memory or limits reached",
+        "bash: fork: retry: Resource temporarily unavailable",
+        "Error: spawn /usr/bin/git EAGAIN",
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 5 of 8: Resource temporarily unavailable",
+    ],
+)
+def test_a_limit_of_the_machine_on_threads_is_named_where_it_is_not_the_processs_own(line: str):
+    assert of_words([line]) == NO_THREAD
+    assert (
+        of_words(["BlockingIOError: [Errno 11] Resource temporarily unavailable", "a new thread was started"]) is None
+    )

@@ -13,6 +13,7 @@ from app.settings import _urls as urls
 from app.settings._urls import is_postgresql
 from app.settings.hosts import is_loopback, is_wildcard
 from app.settings.settings import NAMES, Settings
+from tests.certificates import self_signed
 
 KEY = "5e" * 32
 
@@ -148,6 +149,17 @@ def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, pr
         ("redis_url", "unix://:hunter2@"),
         ("redis_url", "unix://redis.sock"),
         ("redis_url", "redis://:hunter2@redis/0?socket_timeout=5"),
+        ("outbound_proxy", "me:hunter2@proxy:3128"),
+        ("outbound_proxy", "socks5://me:hunter2@proxy:1080"),
+        ("outbound_proxy", "http://me:hunter2@"),
+        ("outbound_proxy", "http://me:hunter2@proxy:port"),
+        ("outbound_proxy", "http://me:hunter2@proxy/path"),
+        ("outbound_proxy", "http://me:hunter@2@proxy"),
+        ("outbound_no_proxy", "*.corp.example"),
+        ("outbound_no_proxy", "http://corp.example"),
+        ("outbound_ca", "/nonexistent/ca.pem"),
+        ("outbound_ca", "/dev/null"),
+        ("outbound_ca", __file__),
         ("node_name", "Gateway-1"),
         ("node_name", "gateway.1"),
         ("node_name", "-gateway"),
@@ -207,6 +219,25 @@ def test_lists_urls_and_hosts_are_taken_in_their_plain_form(tmp_path):
     assert settings.allowed_origins == ("https://app.example.com", "vscode-webview://abc")
     assert [str(network) for network in settings.trusted_proxies] == ["10.0.0.0/8", "::1/128"]
     assert settings.database_url == "sqlite:////var/lib/x.db"
+
+
+def test_what_leads_outward_is_taken_in_its_plain_form(tmp_path):
+    certificate, key = self_signed(tmp_path)
+    both = tmp_path / "ca.pem"
+    both.write_text(f"a remark\n{certificate.read_text()}")
+    settings = read(
+        tmp_path,
+        outbound_proxy="http://me:p%40ss@Proxy.example:3128/",
+        outbound_no_proxy=" .Corp.example, 10.0.0.0/8,::1 ",
+        outbound_ca=str(both),
+    )
+    assert settings.outbound_proxy == "http://me:p%40ss@Proxy.example:3128"
+    assert [str(each) for each in settings.outbound_no_proxy] == ["corp.example", "10.0.0.0/8", "::1/128"]
+    assert settings.outbound_ca == certificate.read_text()
+    assert "p%40ss" not in repr(settings)
+    both.write_text(certificate.read_text() + key.read_text())
+    with pytest.raises(SettingsError, match="has a private key in it"):
+        read(tmp_path, outbound_ca=str(both))
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_one_suggested(tmp_path):

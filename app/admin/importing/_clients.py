@@ -77,7 +77,7 @@ def from_client(
     if ignored := sorted(str(key) for key in entry if key not in (_OF_URL if is_remote else _UNDERSTOOD)):
         notes.append("ignored: " + ascii(", ".join(ignored))[1:-1])
     if (cwd := members.get("cwd")) and isinstance(cwd, str) and not cwd.startswith("/"):
-        notes.append("`cwd` is below the tenant's home")
+        notes.append("`cwd` is below the process's home")
     members["enabled"], unreadable = _is_enabled(entry)
     notes += unreadable
     if not members["enabled"]:

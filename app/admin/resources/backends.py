@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Self
 
@@ -31,15 +32,17 @@ from app.admin.idempotency import ONCE
 from app.admin.schemas.backends import BackendAnswer, BackendBody, BackendPatch, StoredBackend
 from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import has_scope, is_platform_admin
+from app.auth.sealing import SealBroken
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.proposals import member_of, patch_of
 from app.backends.checks.steps import Steps
-from app.backends.upstreams.sealed_headers import origin_of, sealed
+from app.backends.upstreams.certificates import expiring
+from app.backends.upstreams.upstream_secrets import destination_of, opened, sealed, secrets_of
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
 from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant, is_name, views
-from app.domain.resources.backends import HIDDEN
+from app.domain.resources.backends import HIDDEN, SECRETS_OF_CONNECT
 from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
 from app.errors import BackendError, BackendNotFound, Forbidden, InvalidRequest
@@ -48,13 +51,16 @@ from app.jail.sandbox.report import paths_not_here
 from app.protocol.openapi.document import UnfitDocument, is_url
 from app.storage.tools.approvals import Judgement
 from app.text.credentials import restored, secrets_in
+from app.text.pem import PemRefused, require_key_of
 
 router = ResourceRouter(tags=["backends"])
 
 # What administrators of a tenant may change.
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
-_OF_URL = _OF_TENANT | {"url", "openapi", "transport", "headers", "recovery", "calls_per_session", "timeouts"}
+_OF_URL = _OF_TENANT | {
+    "url", "openapi", "transport", "headers", "connect", "recovery", "calls_per_session", "timeouts",
+}  # fmt: skip
 
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
@@ -309,6 +315,7 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
     by_platform = is_platform_admin(access.principal)
     _require_secrets(spec)
     spec = await _made(access, spec)
+    spec = _granted(access, spec, None, is_given=True)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
@@ -354,8 +361,8 @@ def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
 def _scope_to_add(spec: BackendSpec, member: str, proposal: Mapping[str, Any], tenant: Tenant) -> Scope:
     """What adding this to a member of the backend needs."""
     network = proposal.get("network")
-    may_be_theirs = spec.sandbox.network_kind in ("none", "allow") and isinstance(network, Mapping)
-    if may_be_theirs and not not_covered(network["allow"], tenant.network_allow):
+    is_narrow = spec.sandbox.network_kind in ("none", "allow")
+    if is_narrow and isinstance(network, Mapping) and not not_covered(network["allow"], tenant.network_allow):
         return Scope.TENANT_ADMIN
     return scope_to_change(spec, [member])
 
@@ -368,9 +375,9 @@ async def url_if_there(access: Access, name: str) -> str | None:
 
 
 async def _notes(access: Access, spec: BackendSpec) -> list[str]:
-    """What is not there: paths of its sandbox, or of its document."""
+    """What is not there: paths of its sandbox, or of its document. And which of its certificates expire."""
     notes = await anyio.to_thread.run_sync(paths_not_here, spec.sandbox)
-    return [*notes, *await access.admin.documents.left_out(spec)]
+    return [*notes, *await access.admin.documents.left_out(spec), *expiring(spec.connect, datetime.now(UTC))]
 
 
 async def _changed(access: Access, response: Response, spec: BackendSpec) -> ChangedBackend:
@@ -391,24 +398,70 @@ async def _under_its_policy(
 
 
 def _sealed(access: Access, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
-    """With its headers sealed; those that are the same as the `known` ones are sealed already.
+    """With its secrets sealed; those that are the same as the `known` ones are sealed already.
 
     Raises:
-        InvalidRequest: the URL may not be reached; or it is of another host than the headers were given for.
+        InvalidRequest: the URL may not be reached; or the secrets were given for another destination; or a key is not
+            that of the certificate.
     """
     if spec.url is None:
         return spec
+    _require_reachable(access, spec)
+    before = {} if known is None else secrets_of(known)
+    kept = {name: value for name, value in secrets_of(spec).items() if before.get(name) == value}
+    if kept and known is not None and destination_of(known) != destination_of(spec):
+        names = ", ".join(f"`{name}`" for name in kept)
+        words = (
+            "the value was given for another scheme, host or port, `connect.proxy` or `connect.ca`; give it again, or "
+            "remove it"
+        )
+        raise InvalidRequest(f"{names}: {words}", field=next(iter(kept)).partition(".")[0])
+    _require_key_of_certificate(access, spec, known, kept)
+    return sealed(access.admin.sealer, spec, kept)
+
+
+def _require_reachable(access: Access, spec: BackendSpec) -> None:
+    """Raises InvalidRequest."""
+    connect, field = spec.connect, "url"
     try:
-        access.admin.check_upstream(spec.url)
+        if connect.proxy is None:
+            access.admin.upstream_policy.check(spec.url or "")
+            return
+        access.admin.upstream_policy.check_by_proxy(spec.url or "", is_granted=connect.proxy_is_granted)
+        field = "connect/proxy"
+        if not connect.proxy_is_granted:
+            access.admin.upstream_policy.check(connect.proxy)
     except UrlRefused as problem:
-        raise InvalidRequest(str(problem), field="url") from None
-    kept = {name: value for name, value in spec.headers.items() if known and known.headers.get(name) == value}
-    if kept and known is not None and origin_of(known.url or "") != origin_of(spec.url):
-        names = ", ".join(f"`headers.{name}`" for name in kept)
-        words = f"{names}: the value was given for another scheme, host or port; give it again, or remove it"
-        raise InvalidRequest(words, field="headers")
-    new = {name: value for name, value in spec.headers.items() if name not in kept}
-    return replace(spec, headers={**kept, **sealed(access.admin.sealer, spec.tenant, spec.name, spec.url, new)})
+        also = ", or a platform administrator gives the backend this proxy" if field == "connect/proxy" else ""
+        raise InvalidRequest(f"{problem}{also}", field=field) from None
+
+
+def _granted(access: Access, spec: BackendSpec, known: BackendSpec | None, *, is_given: bool) -> BackendSpec:
+    """With the mark of a proxy that a platform administrator has given, for this URL. It stays until one of the two
+    changes."""
+    if spec.connect.proxy is None:
+        return spec
+    is_same = known is not None and destination_of(known) == destination_of(spec)
+    is_granted = (is_same and known is not None and known.connect.proxy_is_granted) or (
+        is_platform_admin(access.principal) and (is_given or not is_same)
+    )
+    return replace(spec, connect=replace(spec.connect, proxy_is_granted=is_granted))
+
+
+def _require_key_of_certificate(
+    access: Access, spec: BackendSpec, known: BackendSpec | None, kept: Mapping[str, str]
+) -> None:
+    certificate, key = spec.connect.certificate, spec.connect.key
+    if certificate is None or key is None or (known is not None and known.connect == spec.connect):
+        return
+    try:
+        if known is not None and "connect.key" in kept:
+            key = opened(access.admin.sealer, known)("connect.key")
+        require_key_of(certificate, key)
+    except (PemRefused, SealBroken) as problem:
+        broken = isinstance(problem, SealBroken)
+        words = "cannot be opened: give it again" if broken else str(problem)
+        raise InvalidRequest(f"`connect.key` {words}", field="connect/key") from None
 
 
 def _require_secrets(spec: BackendSpec) -> None:
@@ -422,11 +475,10 @@ def _require_secrets(spec: BackendSpec) -> None:
 def _restored(spec: BackendSpec, changes: dict[str, Any]) -> dict[str, Any]:
     """With the value that is there where HIDDEN stands for it."""
     changes = dict(changes)
-    if env := changes.get("env"):  # HIDDEN stands for the value that is there
-        changes["env"] = {name: value for name, value in env.items() if value != HIDDEN or name not in spec.env}
-    if headers := changes.get("headers"):
-        kept = {name for name, value in headers.items() if value == HIDDEN and name in spec.headers}
-        changes["headers"] = {name: value for name, value in headers.items() if name not in kept}
+    of_connect = {name for name in SECRETS_OF_CONNECT if getattr(spec.connect, name) is not None}
+    for member, known in (("env", spec.env), ("headers", spec.headers), ("connect", of_connect)):
+        if given := changes.get(member):
+            changes[member] = {name: each for name, each in given.items() if each != HIDDEN or name not in known}
     if changes.get("args"):
         changes["args"] = list(restored(changes["args"], spec.args))
     if changes.get("url") and spec.url is not None:
@@ -439,6 +491,7 @@ async def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switc
     changes |= {"enabled": switch.enabled, "reason": switch.reason}
     shown = flat(spec)
     members = {name: plain(shown[name]) for name in BackendBody.model_fields} | {"command": spec.command or None}
+    del members["connect"]["proxy_is_granted"]
     # Not looked at again: it may have marks, where a secret does not open.
     as_it_is: dict[str, Any] = {} if "env" in changes else {"env": spec.env}
     body = patched(StoredBackend, members | dict.fromkeys(as_it_is), changes, nulls=("limits",))
@@ -448,6 +501,7 @@ async def _patched(access: Access, spec: BackendSpec, patch: BackendPatch, switc
     _require_same_kind(spec, new)
     new = replace(new, made=spec.made, home=spec.home, sandbox_exempt=spec.sandbox_exempt)
     new = await _with_document(access, spec, new, changes.get("openapi"))
+    new = _granted(access, new, spec, is_given=(changes.get("connect") or {}).get("proxy") is not None)
     return replace(_sealed(access, new, spec), off_by_platform=switch.off_by_platform)
 
 
@@ -491,7 +545,7 @@ async def _made(access: Access, spec: BackendSpec) -> BackendSpec:
     with access.alone("openapi", "another document of this tenant is being read; wait for its end"):
         try:
             if _is_address(spec.openapi):
-                access.admin.check_upstream(spec.openapi)
+                access.admin.upstream_policy.check(spec.openapi)
             made = await access.admin.documents.made(spec.key, spec.openapi)
         except (UnfitDocument, UrlRefused) as problem:
             raise InvalidRequest(str(problem), field="openapi") from None

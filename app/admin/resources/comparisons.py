@@ -18,7 +18,7 @@ from app.admin.schemas.comparisons import BackendComparison, Comparison, IssuerC
 from app.auth.policy import is_platform_admin
 from app.auth.sealing import SealBroken
 from app.auth.tokens import place_of
-from app.backends.upstreams.sealed_headers import opened
+from app.backends.upstreams.upstream_secrets import opened
 from app.text.credentials import restored
 
 router = ResourceRouter()
@@ -26,16 +26,16 @@ router = ResourceRouter()
 
 @router.post("/backends/{backend}:compare", dependencies=[ONCE], tags=["backends"])
 async def compare_backend(access: MayPerhapsManage, backend: BackendName, body: BackendComparison) -> Comparison:
-    """Which of these values of `env`, `headers`, `args` and `url` the backend has not. Changes nothing."""
+    """Which of these values of `env`, `headers`, `connect`, `args` and `url` the backend has not. Changes nothing."""
     if not is_platform_admin(access.principal):
         require_may_register(access, await url_if_there(access, backend))
     spec = await find_backend(access, backend)
-    stored = (("env", body.env, spec.env.__getitem__), ("headers", body.headers, opened(access.admin.sealer, spec)))
+    of_process = {f"env.{name}": value for name, value in spec.env.items()}
+    open_one, values = opened(access.admin.sealer, spec), body.values()
     different = [
-        f"{member}.{name}"
-        for member, values, open_one in stored
+        name
         for name, value in values.items()
-        if not _is_same(value, partial(open_one, name))
+        if not _is_same(value, partial(of_process.__getitem__ if name.startswith("env.") else open_one, name))
     ]
     for name, given, known in (("args", body.args, spec.args), ("url", body.url and [body.url], [spec.url or ""])):
         if given is not None and not _is_same(_joined(restored(given, known)), partial(_joined, known)):

@@ -3,20 +3,31 @@ than the domain knows."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from app.admin.schemas._command import one_program
 from app.admin.schemas._sandbox import ProcessLimitsBody, SandboxAnswer, SandboxPatch
-from app.admin.schemas._upstream import HeaderName, Headers, HeaderValue, StoredHeaders, Url
+from app.admin.schemas._upstream import (
+    CertificateAnswer,
+    ConnectAnswer,
+    ConnectBody,
+    ConnectPatch,
+    HeaderName,
+    Headers,
+    HeaderValue,
+    StoredHeaders,
+    Url,
+    certificates_shown,
+)
 from app.admin.schemas.declared import DeclaredBody, part, patches, sends, shows
 from app.admin.schemas.fields import Answer, Strict, SwitchPatch, field_of, no_nul
 from app.domain import BackendSpec, Timeouts
 from app.domain.resources import backends
 from app.domain.resources.backends import HIDDEN
-from app.domain.resources.members import declared_members
+from app.domain.resources.members import declared_members, flat
 from app.text.credentials import hidden, hidden_in
 
 MAX_WARM = 1000
@@ -80,6 +91,7 @@ class BackendBody(StoredBackend):
 
     command: Command | None = None
     headers: Headers = Field(default_factory=dict)
+    connect: ConnectBody = Field(default_factory=ConnectBody)
 
 
 @patches(TimeoutsBody)
@@ -93,6 +105,7 @@ class BackendPatch(SwitchPatch):
     becomes "no limit"."""
 
     headers: dict[HeaderName, HeaderValue | None] | None = None
+    connect: ConnectPatch | None = None
     env: dict[EnvName, EnvValue | None] | None = None
     timeouts: TimeoutsPatch | None = None
     sandbox: SandboxPatch | None = None
@@ -130,7 +143,15 @@ class BackendAnswer(Answer):
     env: Annotated[dict[str, str], BeforeValidator(_hidden)] = Field(
         description=f"Names only: every value is `{HIDDEN}`."
     )
+    connect: ConnectAnswer
     sandbox: SandboxAnswer
     openapi_made: str = Field(description="The hash of the tools that were made of `openapi`; empty without one.")
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
+    certificates: list[CertificateAnswer] = Field(description="Those in `connect`, in their order.")
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Shows a backend, with what is read of its certificates."""
+        shown = {**flat(value), "certificates": certificates_shown(value.connect)}
+        return cls.model_validate(shown, from_attributes=True).made(value)

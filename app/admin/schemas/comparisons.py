@@ -4,28 +4,41 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from app.admin.schemas._upstream import MAX_HEADERS, HeaderName, HeaderValue
+from app.admin.schemas._upstream import MAX_HEADERS, ConnectKey, HeaderName, HeaderValue, ProxyAuth
 from app.admin.schemas.backends import EnvName, EnvValue
 from app.admin.schemas.fields import Strict
 from app.auth.outbound_urls import MAX_URL
 from app.domain.resources.backends import MAX_ARGS_BYTES
 
 
+class SecretsOfConnect(Strict):
+    """The secrets of `connect`."""
+
+    proxy_auth: ProxyAuth = None
+    key: ConnectKey = None
+
+
 class BackendComparison(Strict):
-    """Values of a backend's `env` and `headers`, its `args` and its `url`. They are neither stored nor shown. `***` in
-    `args` and `url` stands for the secret that is stored there."""
+    """Values of a backend's `env` and `headers`, secrets of its `connect`, its `args` and its `url`. They are neither
+    stored nor shown. `***` in `args` and `url` stands for the secret that is stored there."""
 
     env: dict[EnvName, EnvValue] = Field(default_factory=dict, max_length=128)
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    connect: SecretsOfConnect = Field(default_factory=SecretsOfConnect)
     args: (
         Annotated[list[Annotated[str, StringConstraints(max_length=MAX_ARGS_BYTES)]], Field(max_length=256)] | None
     ) = None
     url: Annotated[str, StringConstraints(max_length=MAX_URL)] | None = None
 
+    def values(self) -> dict[str, str]:
+        """Single values that are compared, by name."""
+        members = {name: value for name, value in self.connect if value is not None}
+        groups = (("env", self.env), ("headers", self.headers), ("connect", members))
+        return {f"{group}.{name}": value for group, values in groups for name, value in values.items()}
+
     def names(self) -> list[str]:
         """What is compared."""
-        whole = [name for name in ("args", "url") if getattr(self, name) is not None]
-        return [f"env.{name}" for name in self.env] + [f"headers.{name}" for name in self.headers] + whole
+        return [*self.values(), *(name for name in ("args", "url") if getattr(self, name) is not None)]
 
 
 class IssuerComparison(Strict):

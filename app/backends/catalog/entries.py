@@ -9,6 +9,7 @@ import msgspec
 
 from app.backends.catalog.judging import Found
 from app.domain import BackendSpec
+from app.domain.resources.backends import Connect
 from app.protocol.toolset.offer import Known, Offer
 from app.text.credentials import hidden, hidden_in
 
@@ -58,6 +59,7 @@ def definition_of(spec: BackendSpec) -> str:
     )  # fmt: skip
     if spec.url is not None:
         parts = (hidden_in(spec.url), *secret, spec.transport, sorted(spec.headers.items()))
+        parts += (asdict(spec.connect),) if spec.connect != Connect() else ()
     if spec.openapi is not None:
         parts = (spec.openapi_made,)
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

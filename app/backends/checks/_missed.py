@@ -16,7 +16,7 @@ from app.domain.resources.destinations import LOCALHOST, is_destination, is_meta
 from app.domain.resources.fields import Unfit
 from app.jail.sandbox.paths import NEVER
 from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
-from app.processes.endings import of_words
+from app.processes.endings import distrusts
 
 MOST = 10  # of a report
 _LAST = 3  # so many calls, and files that nobody names, are reported after a failure
@@ -83,6 +83,12 @@ _NOT_THERE = (
     "It is not there, an entry can name only what is, and many programs share its directory. Make it first, so that "
     "the process's user may write it, and name it in `write`."
 )
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108
+_NO_SHARED_MEMORY = (
+    "In tier 1 there is none that is a process's own, and POSIX semaphores and shared memory are made in it (Python's "
+    "`multiprocessing`). Tier 2 has one: `trunkline doctor`, run as the gateway's user on this node, says what it "
+    "takes."
+)
 _NEVER_OPENED = "No sandbox opens this path, whatever `read` and `write` name."
 
 Kind = Literal["file", "address", "system call", "limit"]
@@ -135,7 +141,7 @@ def findings(
     Programs look for many files and try calls that they can do without. So a file counts if the registration of the
     backend or its stderr names it. If it failed, the last calls count, and the last files if none is named.
     """
-    asked, besides = _read(log, has_found_server=of_words(stderr) is not None), besides or Asked()
+    asked, besides = _read(log, has_found_server=distrusts(stderr)), besides or Asked()
     unwatched = next((str(each["what"]) for each, _ in asked if each["kind"] == "unwatched"), None)
     registered = "\n".join([*spec.args, *spec.env.values(), spec.cwd or ""])
     text = "\n".join([registered, *stderr])
@@ -155,11 +161,12 @@ def findings(
             if is_hidden and not is_named:
                 continue
             is_named = is_named or ("uid" in each and _is_declared(what, spec))
-            is_named = is_named or any(_names(text, step) for step in meant.get(what, ()))
+            is_named = is_named or what == _SHARED_MEMORY or any(_names(text, step) for step in meant.get(what, ()))
             missed = _missed_file(each, count, is_named=is_named)
             opens = [path for paths in (missed.proposal or {}).values() for path in paths] or [what]
             if missed.uid is None and _are_forbidden(opens, besides.forbidden):
-                missed = replace(missed, proposal=None, note=_NEVER_OPENED)
+                note = _NO_SHARED_MEMORY if what == _SHARED_MEMORY else _NEVER_OPENED
+                missed = replace(missed, proposal=None, note=note)
             (named if is_named else files).append(missed)
     if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
         what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"

@@ -24,7 +24,7 @@ from app.jail.sandbox.composer import Confined
 from app.jail.spawner.client import MISSED_BYTES
 from app.processes.connection import BackendConnection
 from app.processes.conversation import Conversation, result_of
-from app.processes.endings import CHECK_HINT, RAISING, at_limit, of_words
+from app.processes.endings import CHECK_HINT, at_limit, of_words, raising
 from app.processes.process import BackendProcess
 from app.protocol.eras.sessionless_envelope import SERVER_INFO_KEY, SESSIONLESS, is_refused_handshake
 from app.protocol.revisions import HANDSHAKE
@@ -32,6 +32,7 @@ from app.protocol.toolset.pages import Pages
 
 DEADLINE_S = 60.0  # of a whole check, including the wait for a process; more where a start may take longer
 DOWNLOAD_S = 15.0  # for a program that has to download what it starts, and cannot
+END_S = 2.0  # for a process that has closed its pipes to end
 MAX_CAPABILITIES_BYTES = 16 << 10
 MAX_TEXT = 200
 MAX_REACHING = 5  # tools that are named
@@ -119,7 +120,8 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     except ShuttingDown:
         raise
     except (GatewayError, TimeoutError) as error:
-        failure = await _at_its_limit(failure_of(steps.taken[-1].name, error, process), error, process)
+        why = await _as_it_ended(error, process)
+        failure = await _at_its_limit(failure_of(steps.taken[-1].name, why, process), why, process)
         limit = failure.limit
     finally:
         pool.forget(alone.key)
@@ -162,6 +164,15 @@ def _asked(reaching: Sequence[str], confined: Confined | None) -> Asked:
     return Asked(reaching[:MAX_REACHING], has_proxy=line is not None, refused=refused, forbidden=forbidden)
 
 
+async def _as_it_ended(error: Exception, process: BackendProcess | None) -> Exception:
+    """Who dies closes its pipes before its end is known, and the end says more: its status, and a limit."""
+    if not isinstance(error, BackendExited) or process is None:
+        return error
+    with anyio.move_on_after(END_S):
+        await process.wait_gone()
+    return error if process.exit is None or process.exit.reason == "stopped" else process.exit.error()
+
+
 async def _at_its_limit(failure: Failure, error: Exception, process: BackendProcess | None) -> Failure:
     """With the limit that the process had reached, whether or not it has ended by that."""
     if isinstance(error, BackendExited):
@@ -176,7 +187,8 @@ async def _at_its_limit(failure: Failure, error: Exception, process: BackendProc
     limit = process.limit_reached(is_late=failure.reason == BackendTimeout.reason)
     if not limit:
         return failure
-    return replace(failure, limit=limit, detail=failure.detail + at_limit(limit, process.spec), hint=RAISING[limit])
+    detail, hint = failure.detail + at_limit(limit, process.spec), raising(limit, process.spec)
+    return replace(failure, limit=limit, detail=detail, hint=hint)
 
 
 class Talk:

@@ -59,9 +59,7 @@ class ApiWire:
                 raise failure(answer, self._channel.host)
             body = await self._body(exchanged)
         shown = self._access.secrets.hidden_in(body)
-        return result_of(
-            answer.status, answer.type, shown, hidden_in(f"{url.scheme}://{url.authority}{asked.path}")
-        )
+        return result_of(answer.status, answer.type, shown, hidden_in(f"{url.scheme}://{url.authority}{asked.path}"))
 
     async def _body(self, exchanged: Exchanged) -> bytes:
         try:

@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import anyio
 import httpcore2
@@ -13,6 +14,7 @@ from app.backends.upstreams._flow import Flow
 from app.backends.upstreams._statuses import Answer, Body
 from app.backends.upstreams.connecting import CannotConnect, Connection, Network
 from app.backends.upstreams.requests import Headers
+from app.backends.upstreams.tls import MAYBE_GIVE_ONE
 from app.errors import BackendUnavailable, CallCutOff, GatewayError, InvalidResponse, ResponseTooLarge
 
 KEPT_CONNECTIONS = 4
@@ -102,8 +104,20 @@ class Exchanged:
 class Channel:
     """Requests to one URL, over connections of its own. `aclose` closes them."""
 
-    def __init__(self, network: Network, url: OutboundUrl, headers: Headers, flow: Flow, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        url: OutboundUrl,
+        headers: Headers,
+        flow: Flow,
+        limit_bytes: int,
+        to_proxy: Headers | None = None,
+    ) -> None:
+        """`to_proxy`: for the proxy that forwards the requests, if one does."""
         self._network, self.url, self._headers, self.flow, self._limit = network, url, headers, flow, limit_bytes
+        self._prefix = "" if to_proxy is None else f"{url.scheme}://{url.authority}"
+        self._to_proxy = to_proxy or []
+        self._has_answered = False
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=_UNUSED,
             max_connections=None,
@@ -128,10 +142,11 @@ class Channel:
             NotAnswered: the connection broke before the head of the answer came.
             InvalidResponse: what came is no HTTP.
         """
-        response = await self._sent(self._request(method, headers, body, target or self.url.target))
+        here = replace(self.url, target=target or self.url.target)
+        response = await self._sent(self._request(method, headers, body, here.target))
         try:
             answer = Answer(response.status, response.headers)
-            elsewhere = answer.redirects_to(self.url)
+            elsewhere = answer.redirects_to(here)
             if elsewhere is not None:
                 await response.aclose()
                 response = await self._sent(self._request(method, headers, body, elsewhere))
@@ -147,21 +162,30 @@ class Channel:
         url = self.url
         return httpcore2.Request(
             method,
-            httpcore2.URL(scheme=url.scheme.encode(), host=url.host.encode(), port=url.port, target=target.encode()),
-            headers=[*self._headers, *headers, *([(b"Content-Length", b"%d" % len(body))] if body else [])],
+            httpcore2.URL(
+                scheme=url.scheme.encode(), host=url.host.encode(), port=url.port,
+                target=(self._prefix + target).encode(),
+            ),
+            headers=[
+                *self._headers, *self._to_proxy, *headers,
+                *([(b"Content-Length", b"%d" % len(body))] if body else []),
+            ],
             content=body,
-        )
+        )  # fmt: skip
 
     async def _sent(self, request: httpcore2.Request) -> httpcore2.Response:
         try:
-            return await self._pool.handle_async_request(request)
+            response = await self._pool.handle_async_request(request)
+            self._has_answered = True
+            return response
         except httpcore2.ConnectError as error:
-            cause = error.__cause__ or error
-            raise not_reached(cause if isinstance(cause, CannotConnect) else CannotConnect(str(error))) from None
+            cause = error.args[0] if error.args else ""  # the pool leaves no other
+            raise not_reached(cause if isinstance(cause, CannotConnect) else CannotConnect(str(cause))) from None
         except (httpcore2.LocalProtocolError, httpcore2.RemoteProtocolError) as error:
             if isinstance(error, httpcore2.RemoteProtocolError) and "disconnected" not in str(error):
                 raise InvalidResponse(f"{self.host} does not answer in HTTP/1.1: {_words(error)}") from None
-            raise NotAnswered(f"{self.host} closed the connection before it answered") from None
+            hint = MAYBE_GIVE_ONE if self.url.scheme == "https" and not self._has_answered else None
+            raise NotAnswered(f"{self.host} closed the connection before it answered", hint=hint) from None
         except (httpcore2.NetworkError, httpcore2.TimeoutException) as error:
             words = f"the connection to {self.host} broke before the answer came: {_words(error)}"
             raise NotAnswered(words) from None
@@ -173,7 +197,7 @@ class Channel:
 
 def not_reached(error: CannotConnect) -> GatewayError:
     """The error for who wanted a connection."""
-    return NotReached(f"the server cannot be reached: {error}")
+    return NotReached(f"the server cannot be reached: {error}", hint=error.hint)
 
 
 def _words(error: BaseException) -> str:

@@ -97,6 +97,11 @@ def failure(answer: Answer, host: str, refusal: Response | None = None) -> Backe
             + (_said(refusal) if status == 403 else ""),  # a 401 may repeat the credential, which nobody is shown
             hint="An administrator can give the backend other `headers`.",
         )
+    if status == 407:
+        return UpstreamRefused(
+            f"a proxy before {host} answered HTTP 407: it wants credentials, or others",
+            hint="An administrator can give the backend another `connect.proxy_auth`.",
+        )
     if status == 429:
         return BackendBusy(f"{host} answered HTTP 429: it takes no more requests for now").again_after(
             answer.retry_after_s

@@ -221,7 +221,7 @@ class Streamable:
                     if exchanged.answer.is_good and exchanged.answer.body is Body.EVENTS:
                         await self._read(exchanged, reader, call)
                     elif exchanged.answer.status < 500:
-                        refused = exchanged.answer.status
+                        refused = failure(exchanged.answer, host)
             if refused is not None:
                 raise CallCutOff(f"{host} ended the stream before it had answered, and does not resume it: {refused}")
             if reader.last_id != before:

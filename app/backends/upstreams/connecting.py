@@ -1,5 +1,6 @@
 """Connector: connections to upstreams. Names are resolved, every address is checked, and a checked address is dialled;
-TLS is verified for the name. No proxies; a redirect never leads to another server (`statuses.py`).
+TLS is verified for the name. Or a proxy resolves the name and connects, if there is one: then its address is checked. A
+redirect never leads to another server (`_statuses.py`).
 """
 
 import asyncio
@@ -10,18 +11,21 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import httpcore2
-import httpx2
 
-from app.auth.outbound_urls import OutboundUrl, Policy, UrlRefused
+from app.auth.outbound_proxy import NodeProxy
+from app.auth.outbound_urls import OutboundUrl, Policy, UrlRefused, parse_url
 from app.backends.checks.steps import Steps
+from app.backends.upstreams._proxies import NoTunnel, tunnel
+from app.backends.upstreams.tls import MAYBE_GIVE_ONE, TlsContexts, is_about_certificate, words_of
+from app.domain.resources.backends import Connect
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.outgoing import Outgoing
 from app.jail.egress.refusals import Refused
-from app.text.public_addresses import parse_host
+from app.text.public_addresses import Address, parse_host
 
 TLS_S = 10.0  # for a handshake
 MAX_OF_TENANT, MAX_OF_NODE = 512, 2048  # connections
@@ -34,33 +38,58 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class CannotConnect(Exception):
-    """No connection, in words. `is_refused`: it is not allowed, so that another attempt makes no difference."""
+    """No connection, in words. `is_refused`: it is not allowed, so that another attempt makes no difference. `hint`:
+    what an administrator can do."""
 
-    def __init__(self, message: str, *, is_refused: bool = False, is_full: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_refused: bool = False, is_full: bool = False, hint: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.is_refused, self.is_full = is_refused, is_full
+        self.is_refused, self.is_full, self.hint = is_refused, is_full, hint
+
+
+_DIRECT = Connect()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an upstream is, and whose backend asks for it."""
+    """Where an upstream is, whose backend asks for it, and how it is connected to, with its secrets open."""
 
     url: OutboundUrl
     tenant: str
     backend: str
+    connect: Connect = _DIRECT
+
+    @property
+    def is_forwarded(self) -> bool:
+        """Whether a proxy reads the requests and forwards them, instead of what goes through it being closed to it."""
+        return self.connect.proxy is not None and self.url.scheme == "http"
+
+    def outgoing(self, url: OutboundUrl) -> Outgoing:
+        """For the guard."""
+        return Outgoing(self.tenant, self.backend, "", url.literal or parse_host(url.host), url.port)
 
 
-STEPS = ("resolve", "connect", "tls")  # to a connection; the last one only with https
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """The proxy of a connection."""
+
+    url: OutboundUrl
+    connect: Connect  # what it is asked with
+    words: str
+
+
+# To a connection: with a proxy the first two are to it; the last two only with https.
+STEPS = ("resolve", "connect", "proxy", "tls")
 
 
 class Connector:
-    """Connects to upstreams, under limits of each tenant and of the node.
+    """Connects to upstreams, under limits of each tenant and of the node. `proxy`: for backends without one."""
 
-    `tls`: by default the certificate authorities of this machine, read with the first connection.
-    """
-
-    def __init__(self, dialler: Dialler, policy: Policy, tls: ssl.SSLContext | None = None) -> None:
-        self._dialler, self._policy, self._tls = dialler, policy, tls
+    def __init__(
+        self, dialler: Dialler, policy: Policy, tls: TlsContexts | None = None, proxy: NodeProxy | None = None
+    ) -> None:
+        self._dialler, self._policy, self._tls, self._proxy = dialler, policy, tls or TlsContexts(), proxy
         self._open = Counter[str]()
 
     @property
@@ -98,51 +127,138 @@ class Connector:
             del self._open[tenant]
 
     async def _connect(self, place: Place, steps: Steps) -> "Connection":
-        url = place.url
-        outgoing = Outgoing(place.tenant, place.backend, "", url.literal or parse_host(url.host), url.port)
-        with steps.timed("resolve"):
-            addresses = await self._dialler.addresses(outgoing, lambda address: self._policy.require(address, url))
-        with steps.timed("connect"):
-            dialled = await self._dialler.dial(addresses, outgoing)
+        hop = self._hop(place)
+        if hop is not None:
+            await self._require_by_proxy(place)
+        dialled = await self._dialled(place, hop, steps)
         try:
             keep_alive(dialled)
-            if url.scheme == "https":
-                with steps.timed("tls"):
-                    reader, writer = await self._opened(dialled, await self.tls_context(), url.host)
+            if hop is None:
+                reader, writer = await self._direct(dialled, place, steps)
             else:
-                reader, writer = await self._opened(dialled, None, url.host)
+                reader, writer = await self._by_proxy(dialled, place, hop, steps)
         except BaseException:
             dialled.close()
             raise
-        return Connection(reader, writer, lambda: self._closed(place.tenant))
+        return Connection(reader, writer, lambda: self._closed(place.tenant), partial(_refusal_in, place))
+
+    def _hop(self, place: Place) -> "_Hop | None":
+        own, nodes = place.connect, self._proxy
+        if own.proxy is not None:
+            return _Hop(parse_url(own.proxy), own, "its proxy")
+        if nodes is None or not nodes.serves(place.url):
+            return None
+        by_platform = Connect(proxy=nodes.url, proxy_auth=nodes.login, proxy_is_granted=True)
+        return _Hop(parse_url(nodes.url), by_platform, "the gateway's proxy")
+
+    async def _require_by_proxy(self, place: Place) -> None:
+        """Raises UrlRefused, Refused: the server may not be reached by a proxy."""
+        url, outgoing = place.url, place.outgoing(place.url)
+        self._policy.require_by_proxy(url, is_granted=place.connect.proxy_is_granted)
+        if url.literal is None:
+            await self._dialler.require_elsewhere(outgoing)
+        else:
+            await self._dialler.addresses(outgoing)
+
+    async def _dialled(self, place: Place, hop: "_Hop | None", steps: Steps) -> socket.socket:
+        """A connection to the server, or to the proxy."""
+        url, is_granted = (place.url, False) if hop is None else (hop.url, hop.connect.proxy_is_granted)
+        outgoing = place.outgoing(url)
+
+        def require(address: Address) -> None:
+            if not is_granted:
+                self._policy.require(address, url)
+
+        try:
+            with steps.timed("resolve"):
+                addresses = await self._dialler.addresses(outgoing, require, is_granted=is_granted)
+            with steps.timed("connect"):
+                return await self._dialler.dial(addresses, outgoing)
+        except (Refused, UrlRefused) as error:
+            if hop is None:
+                raise
+            words = f"{hop.words} cannot be reached: {error}"
+            raise CannotConnect(words, is_refused=isinstance(error, UrlRefused)) from None
+
+    async def _direct(self, dialled: socket.socket, place: Place, steps: Steps) -> "_Streams":
+        if place.url.scheme == "http":
+            return await self._opened(dialled, None, place.url.host, place.connect)
+        with steps.timed("tls"):
+            return await self._opened(dialled, await self._tls.of(place.connect), place.url.host, place.connect)
+
+    async def _by_proxy(self, dialled: socket.socket, place: Place, hop: "_Hop", steps: Steps) -> "_Streams":
+        with steps.timed("proxy"):
+            under = await self._at_proxy(dialled, place, hop)
+        if place.is_forwarded:
+            return under
+        try:
+            with steps.timed("tls"):
+                tls = await self._tls.of(place.connect)
+                reader, writer = await self._opened(under[1].transport, tls, place.url.host, place.connect)
+        except BaseException:
+            under[1].transport.abort()
+            raise
+        reader.keep(under[1])
+        return reader, writer
+
+    async def _at_proxy(self, dialled: socket.socket, place: Place, hop: "_Hop") -> "_Streams":
+        """Streams to the proxy, which has connected to the server if it is to be a tunnel."""
+        of_proxy = Connect(ca=hop.connect.ca)
+        tls = await self._tls.of(of_proxy) if hop.url.scheme == "https" else None
+        streams = await self._opened(dialled, tls, hop.url.host, of_proxy)
+        if place.is_forwarded:
+            return streams
+        try:
+            await tunnel(*streams, place.outgoing(place.url).destination, hop.connect)
+        except BaseException as error:
+            streams[1].transport.abort()
+            if isinstance(error, NoTunnel):
+                raise CannotConnect(f"{hop.words} {hop.url.authority} {error}", hint=error.hint) from None
+            raise
+        return streams
 
     async def _opened(
-        self, dialled: socket.socket, tls: ssl.SSLContext | None, host: str
-    ) -> "tuple[Reader, asyncio.StreamWriter]":
-        name = host if tls is not None else None
+        self, under: socket.socket | asyncio.WriteTransport, tls: ssl.SSLContext | None, host: str, connect: Connect
+    ) -> "_Streams":
+        """Streams over a socket, or over what goes through a proxy, with TLS if there is a context."""
         try:
             async with asyncio.timeout(TLS_S):
-                loop, reader = asyncio.get_running_loop(), Reader(limit=_READ_BYTES)
-                protocol = asyncio.StreamReaderProtocol(reader)
-                transport, _ = await loop.create_connection(
-                    lambda: protocol, sock=dialled, ssl=tls, server_hostname=name,
-                    ssl_handshake_timeout=None if tls is None else TLS_S + 1,
-                )  # fmt: skip
-                return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+                return await _streams(under, tls, host)
         except TimeoutError:
             raise CannotConnect(f"{host} did not answer the TLS handshake within {TLS_S:.0f} s") from None
-        except ssl.SSLCertVerificationError as error:
-            raise CannotConnect(f"the certificate of {host} is not accepted: {error.verify_message}") from None
         except ssl.SSLError as error:
-            raise CannotConnect(f"{host} does not speak TLS as it should: {error.reason}") from None
+            words, hint = words_of(error, host, connect)
+            raise CannotConnect(words, hint=hint) from None
         except OSError as error:
-            raise CannotConnect(f"{host} closed the connection in the TLS handshake: {error.strerror}") from None
+            hint = MAYBE_GIVE_ONE if connect.certificate is None else None
+            words = f"{host} closed the connection in the TLS handshake: {error.strerror or type(error).__name__}"
+            raise CannotConnect(words, hint=hint) from None
 
-    async def tls_context(self) -> ssl.SSLContext:
-        """For all connections. Reading the certificate authorities takes 90 ms, too long for the event loop."""
-        if self._tls is None:
-            self._tls = await anyio.to_thread.run_sync(httpx2.create_ssl_context)
-        return self._tls
+
+async def _streams(under: socket.socket | asyncio.WriteTransport, tls: ssl.SSLContext | None, host: str) -> "_Streams":
+    loop, reader = asyncio.get_running_loop(), Reader(limit=_READ_BYTES)
+    protocol, seconds = asyncio.StreamReaderProtocol(reader), None if tls is None else TLS_S + 1
+    transport: asyncio.Transport | None
+    if isinstance(under, socket.socket):
+        transport, _ = await loop.create_connection(
+            lambda: protocol, sock=under, ssl=tls, server_hostname=host if tls is not None else None,
+            ssl_handshake_timeout=seconds,
+        )  # fmt: skip
+    else:
+        assert tls is not None
+        transport = await loop.start_tls(under, protocol, tls, server_hostname=host, ssl_handshake_timeout=seconds)
+        if transport is None:
+            raise ConnectionResetError
+        protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _refusal_in(place: Place, error: BaseException) -> CannotConnect | None:
+    """In TLS 1.3 a server refuses the client's certificate after the handshake, and with it every request."""
+    if not (isinstance(error, ssl.SSLError) and is_about_certificate(error)):
+        return None
+    words, hint = words_of(error, place.url.host, place.connect)
+    return CannotConnect(words, hint=hint)
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -158,17 +274,32 @@ class Reader(asyncio.StreamReader):
     while the body is still being sent, and its answer counts."""
 
     broken: BaseException | None = None
+    _under: asyncio.StreamWriter | None = None
 
     def set_exception(self, exc: BaseException) -> None:
         self.broken = exc
         self.feed_eof()
 
+    def keep(self, under: asyncio.StreamWriter) -> None:
+        """As long as there is this one: a writer that is forgotten closes what it writes to, a tunnel here."""
+        self._under = under
+
+
+_Streams = tuple[Reader, asyncio.StreamWriter]
+
 
 class Connection(httpcore2.AsyncNetworkStream):
     """One connection, with TLS already where it is needed."""
 
-    def __init__(self, reader: Reader, writer: asyncio.StreamWriter, on_closed: Callable[[], None]) -> None:
-        self._reader, self._writer, self._on_closed = reader, writer, on_closed
+    def __init__(
+        self,
+        reader: Reader,
+        writer: asyncio.StreamWriter,
+        on_closed: Callable[[], None],
+        refusal_in: Callable[[BaseException], CannotConnect | None] = lambda _: None,
+    ) -> None:
+        """`refusal_in`: why the server wants no connection, if that is what the end of this one says."""
+        self._reader, self._writer, self._on_closed, self._refusal_in = reader, writer, on_closed, refusal_in
         self._is_closed = False
         self._unread = b""  # of what has come
         self._head_lines: int | None = 0  # so far; None within a body
@@ -198,8 +329,10 @@ class Connection(httpcore2.AsyncNetworkStream):
                 data = await self._reader.read(max_bytes)
         except TimeoutError:
             raise httpcore2.ReadTimeout from None
-        if not data and self._reader.broken is not None:
-            raise httpcore2.ReadError(str(self._reader.broken))
+        broken = self._reader.broken
+        if not data and broken is not None:
+            refusal = self._refusal_in(broken)
+            raise httpcore2.ReadError(str(broken)) if refusal is None else httpcore2.ConnectError(refusal)
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:

@@ -28,7 +28,7 @@ async def check_upstream(upstreams: Upstreams, spec: BackendSpec, steps: Steps) 
     """
     alone = replace(spec, name=spec.name + SUFFIX, recovery="end", enabled=True)
     talk, failure, session = Talk(steps), None, None
-    steps.expect(*STEPS, *QUESTIONS)
+    steps.expect(*(each for each in STEPS if each != "proxy" or spec.connect.proxy is not None), *QUESTIONS)
     try:
         with anyio.fail_after(DEADLINE_S + longer_start_s(spec.timeouts)):
             session = await upstreams.lease(alone, steps)

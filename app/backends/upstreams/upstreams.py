@@ -6,14 +6,14 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 import anyio
 import anyio.abc
 
-from app.auth.outbound_urls import OutboundUrl, UrlRefused, parse_url
+from app.auth.outbound_urls import UrlRefused, parse_url
 from app.auth.sealing import SealBroken
 from app.backends._breaker import Breaker
 from app.backends.checks.steps import Steps
@@ -23,6 +23,7 @@ from app.backends.upstreams._api import ApiAccess
 from app.backends.upstreams._channel import Channel, StreamCut, not_reached
 from app.backends.upstreams._events import Reconnecting
 from app.backends.upstreams._flow import Flow
+from app.backends.upstreams._proxies import proxy_headers
 from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams._statuses import failure
 from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
@@ -40,7 +41,7 @@ FETCH_S = 30.0  # for a document
 OWN_HOSTS_S = 60.0
 
 Key = tuple[str, str]
-Open = Callable[[BackendSpec], Iterable[tuple[bytes, bytes]]]
+Open = Callable[[BackendSpec], BackendSpec]
 ApiOf = Callable[[BackendSpec], Awaitable[ApiServer]]
 
 log = logging.getLogger(__name__)
@@ -67,12 +68,12 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What upstream sessions are made of. `headers_of` opens the sealed headers of a backend; `api_of` finds what was
-    made of its document."""
+    """What upstream sessions are made of. `open_secrets`: those of a backend; `api_of` finds what was made of its
+    document."""
 
     connector: Connector
     dialler: Dialler
-    headers_of: Open
+    open_secrets: Open
     api_of: ApiOf
     failures: FailureLog
     limit_bytes: int
@@ -164,19 +165,23 @@ class Upstreams:
             raise CannotConnect("the secret in its url cannot be opened: give it again", is_refused=True)
         server = None if spec.openapi is None else await self._parts.api_of(spec)
         try:
-            url, own = parse_url(spec.url or ""), list(self._parts.headers_of(spec))
+            url, known = parse_url(spec.url or ""), self._parts.open_secrets(spec)
         except (UrlRefused, SealBroken) as error:
-            what = "its headers cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
+            what = "its secrets cannot be opened: give them again" if isinstance(error, SealBroken) else str(error)
             raise CannotConnect(what, is_refused=True) from None
+        own = [(name.encode(), value.encode()) for name, value in known.headers.items()]
         access = None if server is None else ApiAccess(server, url.target, own, secrets_in([spec.url or ""]))
-        network = Network(self._parts.connector, Place(url, spec.tenant, spec.name))
+        place = Place(url, spec.tenant, spec.name, known.connect)
+        network = Network(self._parts.connector, place)
         if access is None or steps is not None:
             await network.prepare(steps)
         headers = base_headers(url.authority, own if access is None else access.headers)
-        return self._channel(network, url, headers, spec.tenant), access
+        return self._channel(network, place, headers), access
 
-    def _channel(self, network: Network, url: OutboundUrl, headers: Headers, tenant: str) -> Channel:
-        return Channel(network, url, headers, Flow(LoopShare(self._parts.shares, tenant)), self._parts.limit_bytes)
+    def _channel(self, network: Network, place: Place, headers: Headers) -> Channel:
+        flow = Flow(LoopShare(self._parts.shares, place.tenant))
+        to_proxy = proxy_headers(place.connect) if place.is_forwarded else None
+        return Channel(network, place.url, headers, flow, self._parts.limit_bytes, to_proxy)
 
     async def fetch(self, key: Key, address: str, limit_bytes: int) -> bytes:
         """A document that this backend is made of.
@@ -186,8 +191,8 @@ class Upstreams:
             GatewayError: it cannot be had from there.
         """
         url = parse_url(address)
-        network = Network(self._parts.connector, Place(url, *key))
-        channel = self._channel(network, url, base_headers(url.authority, []), key[0])
+        place = Place(url, *key)
+        channel = self._channel(Network(self._parts.connector, place), place, base_headers(url.authority, []))
         try:
             async with asyncio.timeout(FETCH_S), channel.request("GET", [(b"Accept", b"*/*")]) as exchanged:
                 answer = exchanged.answer
@@ -286,6 +291,10 @@ class Upstreams:
         """The version that new sessions get; None if it has not been used, or is removed."""
         known = self._known.get(key)
         return None if known is None else known.spec
+
+    def specs(self) -> list[BackendSpec]:
+        """Of each backend that has been used: the version that new sessions get."""
+        return [known.spec for known in self._known.values()]
 
     def backends(self) -> set[Key]:
         return set(self._known)

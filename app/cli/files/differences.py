@@ -39,7 +39,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any], *, secret: Iterable[
     found = list[Change]()
     for name, value in new.items():
         for change in _between(name, old.get(name), value):
-            found.append(_hidden(change) if name in hidden else change)
+            is_shown = isinstance(value, dict) and HIDDEN not in (change.old, change.new) and "." in change.path
+            found.append(_hidden(change) if name in hidden and not is_shown else change)
     return found
 
 

@@ -61,8 +61,11 @@ class Exported:
             if member in found:
                 found[member] = references.changed(found[member], partial(self._with_references, tenant, name, member))
         for member in kind.secret_maps:
-            if values := current.get(member):
-                found[member] = {key: self._reference(tenant, name, key) for key in sorted(values)}
+            if values := {key: value for key, value in (current.get(member) or {}).items() if value is not None}:
+                found[member] = {
+                    key: self._reference(tenant, name, key) if values[key] == HIDDEN else values[key]
+                    for key in sorted(values)
+                }
         if kind.secrets and current.get("jwks_url") is None and current.get("discovery_url") is None:
             found["secret"] = self._reference(tenant, name, "secret")
         return found

@@ -22,8 +22,9 @@ _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One section of a tenant. `example` is the least that a body of this kind has. `documents`: members that may name
-    a file beside the one that has them; the gateway shows what their text is known by."""
+    """One section of a tenant. `example` is the least that a body of this kind has. `secret_maps`: objects some of
+    whose values are secret, or all; all may be references. `documents`: members that may name a file beside the one
+    that has them; the gateway shows what their text is known by."""
 
     section: str
     one: str
@@ -86,7 +87,7 @@ def section_of(resource: Resource[Any], example: Mapping[str, Any], schemas: Sch
 
 BACKENDS = Kind(
     "backends", "backend", "Servers: a `command` that the gateway starts, a `url`, or an API (`openapi`).", BackendBody,
-    lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers"),
+    lambda body: BackendAnswer.of(body.value()), {"command": "x"}, secret_maps=("env", "headers", "connect"),
     secret_parts=("args", "url"), documents=("openapi",),
 )  # fmt: skip
 TOOLSETS = section_of(toolsets.TOOLSETS, {}, TOOLSET_SCHEMAS)

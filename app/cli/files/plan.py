@@ -157,7 +157,7 @@ def differences(
         for name, value in merge_patch(current, plain).items()
     }
     for name in kind.secret_maps:
-        if secret := _secret_patch(wanted.body.get(name) or {}, current.get(name) or {}):
+        if secret := _secret_patch(wanted, name, _there(current.get(name))):
             patch[name] = secret
     others = _other_secrets(rest, wanted, path, current)
     for name, key in others:
@@ -180,17 +180,23 @@ def _is_compared(name: str, wanted: Wanted, current: Mapping[str, Any]) -> bool:
     return name in current or name in wanted.named
 
 
-def _secret_patch(new: Mapping[str, str], old: Mapping[str, Any]) -> dict[str, str | None]:
-    """Names that are new, with their values, and names that are gone."""
+def _secret_patch(wanted: Wanted, member: str, old: Mapping[str, str]) -> dict[str, str | None]:
+    """Names that are new, or are shown with another value, with their values, and names that are gone."""
+    new, shown = _there(wanted.body.get(member)), wanted.shown.get(member) or {}
     gone: dict[str, str | None] = {name: None for name in old if name not in new}
-    return gone | {name: value for name, value in new.items() if name not in old}
+    return gone | {name: value for name, value in new.items() if old.get(name) != shown[name]}
+
+
+def _there(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (values or {}).items() if value is not None}
 
 
 def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Secrets that the gateway has with other values, each as (member, key)."""
     asked: dict[str, Any] = {}
     for name in wanted.kind.secret_maps:
-        known = {key: value for key, value in (wanted.body.get(name) or {}).items() if key in (current.get(name) or {})}
+        hidden = {key for key, value in (current.get(name) or {}).items() if value == HIDDEN}
+        known = {key: value for key, value in _there(wanted.body.get(name)).items() if key in hidden}
         asked |= {name: known} if known else {}
     for name in wanted.kind.secret_parts:
         given = wanted.body.get(name)
@@ -214,9 +220,11 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
 def _completed(patch: dict[str, Any], wanted: Wanted, current: Mapping[str, Any]) -> dict[str, Any]:
     """The patch, with what the gateway wants to be told again, or in other words."""
     patch |= {name: wanted.body[name] for name in wanted.kind.documents if patch.get(name) is not None}
-    if "url" in patch and wanted.kind is BACKENDS and wanted.body.get("headers"):
-        # Their values are for the host of the old URL.
-        patch["headers"] = {**(patch.get("headers") or {}), **wanted.body["headers"]}
+    if wanted.kind is BACKENDS and ("url" in patch or {"ca", "proxy"} & (patch.get("connect") or {}).keys()):
+        # Their values are for the host of the old URL, and whoever was believed to be it.
+        for member in ("headers", "connect"):
+            if given := _there(wanted.body.get(member)):
+                patch[member] = {**(patch.get(member) or {}), **given}
     if wanted.kind is ISSUERS and wanted.body.get("secret") is None and _has_secret(current) and patch:
         patch["secret"] = None
     return patch

@@ -14,6 +14,7 @@ HOME_WORD = "${home}"  # in a value of a backend's `env`: the home of the proces
 HIDDEN = "***"  # shown instead of a secret; in a PATCH it means "unchanged"
 MAX_ARGS_BYTES = MAX_ENV_BYTES = 64 * 1024  # of all together
 MAX_HEADERS_BYTES = 16 << 10
+MAX_PEM_BYTES = 64 << 10  # of one member
 MAX_MEMBERS, MAX_ENTRIES = 100, 500
 MAX_DOCUMENT = 16 << 20  # characters of a document of OpenAPI
 MAX_TOOL_NAME = 64  # clients refuse longer names of tools, or cut them
@@ -41,11 +42,11 @@ Transport = Literal["auto", "streamable-http", "sse"]  # of a server that is rea
 
 
 def _directory(path: str) -> str:
-    """Refuses what is neither absolute nor below the tenant's home."""
+    """Refuses what is neither absolute nor below the home."""
     if path.startswith("~"):
-        raise Unfit("cwd", "is relative to the tenant's home: leave out `~`")
+        raise Unfit("cwd", "is relative to the home of the process: leave out `~`")
     if not path.startswith("/") and ".." in path.split("/"):
-        raise Unfit("cwd", "leads out of the tenant's home: write an absolute path")
+        raise Unfit("cwd", "leads out of the home of the process: write an absolute path")
     return path
 
 
@@ -182,11 +183,67 @@ def leaves_the_proxy_its_port(sandbox: Sandbox) -> None:
 class ProcessLimits:
     """What a process and all it starts may use; None: no limit."""
 
-    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576), "MiB."] | None = 512
-    pids: Annotated[int, Meta(ge=1, le=1_000_000), "Processes and threads."] | None = 64
+    memory_mb: Annotated[int, Meta(ge=16, le=1_048_576), "MiB."] | None = 1024
+    pids: Annotated[int, Meta(ge=1, le=1_000_000), "Processes and threads."] | None = 512
     cpu: Annotated[float, Meta(ge=0.01, le=1024), "Cores."] | None = 1.0
-    files: Annotated[int, Meta(ge=16, le=1_000_000), "Open files of each process."] | None = 1024
+    files: Annotated[int, Meta(ge=16, le=1_000_000), "Open files of each process."] | None = 4096
     disk_mb: Annotated[int, Meta(ge=1, le=1_048_576), "MiB of its home and temporary files together."] | None = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """How a server is connected to that is reached by URL. `key` and `proxy_auth` are sealed where they are stored
+    (`upstreams.upstream_secrets`). `proxy_is_granted`: a platform administrator has given the proxy for this URL, which
+    lifts the rules for addresses of tenants."""
+
+    proxy: (
+        Annotated[
+            str,
+            Meta(max_length=2048),
+            "An HTTP proxy through which the server is reached, as `http://HOST:PORT` or `https://HOST:PORT`. It "
+            "resolves the server's name. Its own address is to be allowed as that of a server is, or given by a "
+            "platform administrator.",
+        ]
+        | None
+    ) = None
+    proxy_auth: (
+        Annotated[
+            str,
+            Meta(max_length=1024),
+            f"User name and password for `proxy`, as `NAME:PASSWORD`. Write-only: shown as `{HIDDEN}`.",
+        ]
+        | None
+    ) = field(default=None, repr=False)
+    ca: (
+        Annotated[
+            str,
+            Meta(max_length=MAX_PEM_BYTES),
+            "Certificates of authorities in PEM form: the server's must be of one of them, and those that the "
+            "gateway's machine trusts count no longer. null: those of the machine.",
+        ]
+        | None
+    ) = None
+    certificate: (
+        Annotated[
+            str,
+            Meta(max_length=MAX_PEM_BYTES),
+            "The certificate that the gateway shows to the server, and behind it those between it and its authority, "
+            "in PEM form.",
+        ]
+        | None
+    ) = None
+    key: (
+        Annotated[
+            str,
+            Meta(max_length=MAX_PEM_BYTES),
+            f"The key of `certificate` in PEM form, not encrypted. Write-only: shown as `{HIDDEN}`.",
+        ]
+        | None
+    ) = field(default=None, repr=False)
+    proxy_is_granted: bool = field(default=False, metadata=UNSENT)
+
+
+SECRETS_OF_CONNECT = ("proxy_auth", "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +319,7 @@ class BackendSpec:
 
     `version` grows with every change; a process started for another `edition` serves no new session. With
     `off_by_platform` only the platform can switch it on again. `headers` are sent with each request to `url`; sealed
-    (`upstreams.sealed_headers`). `openapi`: the address of a document, or what its text is known by; what is at `url`
+    (`upstreams.upstream_secrets`). `openapi`: the address of a document, or what its text is known by; what is at `url`
     is then an HTTP API. `openapi_made`: the digest of what was made of it, which is stored; `api`: that itself, on the
     way to the database only. `toolset`: it starts nothing itself, but stands for other backends. `command` is empty
     where there is a `url` or a `toolset`.
@@ -281,6 +338,7 @@ class BackendSpec:
         default="auto", kw_only=True
     )
     headers: Mapping[str, str] = field(default_factory=dict, hash=False, kw_only=True)
+    connect: Connect = field(default_factory=Connect, kw_only=True)
     openapi: (
         Annotated[
             str,
@@ -307,8 +365,8 @@ class BackendSpec:
         Annotated[
             str,
             Meta(min_length=1, max_length=4096),
-            "Working directory of the processes: an absolute path, or one below the tenant's home. It must exist on "
-            "each node. null: the tenant's home.",
+            "Working directory of the processes: an absolute path, which must exist on each node, or one below the "
+            "process's home. null: the home, so that relative paths name files in it.",
             no_nul,
             _directory,
         ]
@@ -433,7 +491,7 @@ class BackendSpec:
 
 # What only a process has, and what only a server has that is reached by URL.
 _OF_PROCESSES = ("args", "env", "cwd", "isolation", "broadcast", "warm", "max_processes", "state", "start")
-_OF_URLS = ("transport", "headers")
+_OF_URLS = ("transport", "headers", "connect")
 
 
 def reason_of_what_is_off(spec: BackendSpec) -> None:
@@ -469,6 +527,14 @@ def _require_few_headers(headers: Mapping[str, str]) -> None:
         raise Unfit("header", "a header is given twice: names of headers have no case")
 
 
+def _connects_as_one_can(spec: BackendSpec) -> None:
+    if spec.connect.proxy_auth is not None and spec.connect.proxy is None:
+        raise Unfit("connect", "`connect.proxy_auth` goes with `connect.proxy`, to which it is sent")
+    if (spec.connect.certificate is None) != (spec.connect.key is None):
+        words = "`connect.certificate` and `connect.key` go together: the server asks for a proof with the key"
+        raise Unfit("connect", words)
+
+
 def _knows_whose_home(spec: BackendSpec) -> None:
     if spec.state == "keep" and spec.isolation == "shared":
         words = "`state: keep` is a home for each principal, and with `isolation: shared` a process has several"
@@ -492,7 +558,8 @@ def _bounded_in_all(spec: BackendSpec) -> None:
         raise Unfit("too_long", "the args are more than 64 KiB in all")
     if sum(len(each.encode()) for pair in spec.env.items() for each in pair) > MAX_ENV_BYTES:
         raise Unfit("too_long", "the env is more than 64 KiB in all")
-    for name, secrets in (("a header's", spec.headers), ("an env", spec.env)):
+    of_connect = {name: getattr(spec.connect, name) for name in SECRETS_OF_CONNECT}
+    for name, secrets in (("a header's", spec.headers), ("an env", spec.env), ("a `connect`", of_connect)):
         if HIDDEN in secrets.values():
             raise Unfit("hidden", "`***` stands for {whose} value that is already set, but none is", whose=name)
 
@@ -505,6 +572,7 @@ def _starts_in_a_shell(spec: BackendSpec) -> None:
 RULES = (
     reason_of_what_is_off,
     _of_one_kind,
+    _connects_as_one_can,
     _knows_whose_home,
     _parks_what_can_be_parked,
     _bounded_in_all,

@@ -93,14 +93,25 @@ class Dialler:
                 continue
         return await _dial(last, outgoing, until - time.monotonic())
 
+    async def require_elsewhere(self, outgoing: Outgoing) -> None:
+        """For a name that somebody else resolves. Raises Refused: it is the gateway's own."""
+        await self._knows_own.wait()
+        if outgoing.host in self._own_hosts:
+            raise _not_public(outgoing)
+        if (outgoing.host, outgoing.port) in self._parts:
+            raise _of_the_gateway(outgoing)
+
     async def addresses(
         self,
         outgoing: Outgoing,
         also: Callable[[Address], None] = _nothing_else,
         entries: Sequence[Destination] = (),
+        *,
+        is_granted: bool = False,
     ) -> Sequence[Address]:
         """The host's addresses, which may be connected to. All are checked, also by `also`: a name that also points
         into a private network is not to be trusted. With `entries` each has to be where one of these leads.
+        `is_granted`: they may be anywhere but where the gateway and its parts are.
 
         Raises:
             Refused: one of them is not allowed, or there is none.
@@ -117,7 +128,7 @@ class Dialler:
                 raise _of_the_gateway(outgoing)
             if entries:
                 await self._require_led_to(address, outgoing, entries)
-            elif not self._is_allowed(address, outgoing.port):
+            elif not self._is_allowed(address, outgoing.port, is_granted=is_granted):
                 raise _not_public(outgoing)
         return addresses
 
@@ -132,11 +143,11 @@ class Dialler:
         except ValueError:  # an IPv6 zone that this Python does not know
             raise _not_public(outgoing) from None
 
-    def _is_allowed(self, address: Address, port: int) -> bool:
+    def _is_allowed(self, address: Address, port: int, *, is_granted: bool) -> bool:
         real = _real(address)
         if port in self._own_ports and (real in self._own_addresses or _is_here(real, port)):
             return False
-        if any(address in network for network in self._allow):
+        if is_granted or any(address in network for network in self._allow):
             return True
         return is_public(address) and address not in self._own_addresses and not _is_of_this_machine(address, port)
 

@@ -58,8 +58,9 @@ class Room:
     """What a process finds inside.
 
     `home`: HOME, or a path on the disk that is bound, if `home_lasts`. `disk_bytes`: the size of everything else that
-    it may write. `uid`: the user it becomes; only if this process is root. `extra`: more to be seen, as (path outside,
-    path inside), such as a socket. `is_filtered`: a system call filter comes on INNER_SECCOMP_FD.
+    it may write. `memory_bytes`: what it may use of memory, with what is in /dev/shm. `uid`: the user it becomes; only
+    if this process is root. `extra`: more to be seen, as (path outside, path inside), such as a socket. `is_filtered`:
+    a system call filter comes on INNER_SECCOMP_FD.
     `has_accounts`: its users and groups, on INNER_PASSWD_FD and INNER_GROUP_FD. `has_hosts`: its hosts file, on
     INNER_HOSTS_FD. `has_variables`: commands of a shell, which set variables, on INNER_VARIABLES_FD. `has_rooms`: it is
     a template's: there will be user namespaces below it.
@@ -70,6 +71,7 @@ class Room:
     home: str = HOME
     home_lasts: bool = False
     disk_bytes: int | None = None
+    memory_bytes: int | None = None
     uid: int | None = None
     has_network: bool = False
     is_filtered: bool = False
@@ -209,9 +211,11 @@ def _root(room: Room) -> list[str]:
 
 
 def sizes(room: Room) -> tuple[int | None, int]:
-    """Of /tmp, and of /dev/shm."""
+    """Of /tmp, and of /dev/shm. That one is half of the memory at most, as the kernel's own: who fills it should be
+    told so, and not be killed for it."""
     own = None if room.disk_bytes is None else max(room.disk_bytes, 1 << 16)
-    return own, min(room.disk_bytes or _SHARED_MEMORY_BYTES, _SHARED_MEMORY_BYTES)
+    half = _SHARED_MEMORY_BYTES if room.memory_bytes is None else room.memory_bytes // 2
+    return own, min(room.disk_bytes or _SHARED_MEMORY_BYTES, half, _SHARED_MEMORY_BYTES)
 
 
 def below_temporary(room: Room) -> tuple[list[str], list[tuple[str, str]]]:

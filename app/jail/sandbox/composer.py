@@ -38,8 +38,12 @@ _PROC = "/proc"
 # Without namespaces other processes are in view: these keep a process from what its user may do to them.
 _ON_THE_MACHINE = ("base", "no_unix_sockets", "no_shared_ipc", "own_process_only")
 
-# git refuses repositories of others, and whatever a tenant's user is shown is another user's.
-_OF_OTHERS = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+# git refuses repositories of others, whose settings could name programs. In a sandbox they gain nothing by that, and
+# what it shows is often another user's. The settings of the machine are not shown, so git should not ask for them.
+_OF_OTHERS = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ class Composer:
             OSError: there is no descriptor for its line to the egress proxy.
         """
         if profile.tier is Tier.NONE:
-            return Confined(unconfined(spec, place), profile)
+            return Confined(await unconfined(spec, place), profile)
         confinement = self._base(spec, tenant_memory_mb)
         if profile.tier < Tier.NAMESPACES:
             command = await self._on_the_machine(spec, place, profile, confinement)
@@ -153,15 +157,15 @@ class Composer:
     ) -> Command:
         if place.lasts and self._machine.is_root:  # it may be from when it was the tenant's user's
             await anyio.to_thread.run_sync(give, Path(place.home), os.geteuid())
-        environment = environment_of(spec, place.home, place.tmpdir)
-        cwd = os.path.join(place.home, spec.cwd or "")
+        environment = {**_memory_of(spec), **await _environment(spec, place.home, place.tmpdir)}
         if profile.tier >= Tier.KERNEL:
+            environment = {**_OF_OTHERS, **environment}
             needs = await self._needs(spec, environment["PATH"])
             confinement["landlock"] = self._landlock(spec.sandbox, profile.network, needs, place)
             confinement["seccomp"] = list(_ON_THE_MACHINE)
             if profile.network == "none":
                 confinement["seccomp"].append("no_internet")
-        return Command([spec.command, *spec.args], environment, cwd, confinement=confinement)
+        return Command([spec.command, *spec.args], environment, cwd_of(spec, place.home), confinement=confinement)
 
     def _landlock(self, sandbox: Sandbox, network: Network, needs: Needs, place: Place) -> Landlock:
         # Without namespaces /proc is the machine's; the kernel still refuses the memory and environment of others.
@@ -177,7 +181,7 @@ class Composer:
         self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement, listeners: "_Listeners"
     ) -> Command:
         home = place.home if place.lasts else HOME
-        environment = environment_of(spec, home, TEMPORARY)
+        environment = {**_OF_OTHERS, **_memory_of(spec), **await _environment(spec, home, TEMPORARY)}
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
         room = replace(
             room, has_network=listeners.are_any or profile.network == "host", has_hosts=listeners.allowed is not None
@@ -198,15 +202,12 @@ class Composer:
             confinement["own_network"] = True
         if listeners.has_proxy:
             environment = {**proxy_environment(), **environment}
-        if profile.tier >= Tier.ASSISTED:
-            environment = {**_OF_OTHERS, **environment}
         assert self._machine.bubblewrap is not None
         program = [spec.command, *spec.args]
         argv = wrap(self._machine.bubblewrap, room, program)
         return Command(argv, environment, confinement=confinement, program_at=len(argv) - len(program))
 
     async def _room(self, spec: BackendSpec, home: str, home_lasts: bool, profile: Profile, path: str) -> Room:
-        cwd = os.path.join(home, spec.cwd or "")
         uid: int | None = None
         if profile.tier >= Tier.ASSISTED:
             assert self._machine.uid_of is not None
@@ -215,10 +216,11 @@ class Composer:
                 await anyio.to_thread.run_sync(give, Path(home), uid)
         return Room(
             await self._needs(spec, path),
-            cwd,
+            cwd_of(spec, home),
             home,
             home_lasts,
             None if spec.limits.disk_mb is None else spec.limits.disk_mb * MIB,
+            None if spec.limits.memory_mb is None else spec.limits.memory_mb * MIB,
             uid,
             is_filtered=True,
         )
@@ -276,7 +278,22 @@ def resource_limits(limits: ProcessLimits) -> dict[str, int]:
     return found
 
 
-def unconfined(spec: BackendSpec, place: Place) -> Command:
+def cwd_of(spec: BackendSpec, home: str) -> str:
+    """Without one a process starts in its home: there it may write, so relative paths work."""
+    return os.path.join(home, spec.cwd) if spec.cwd else home
+
+
+async def _environment(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
+    return await anyio.to_thread.run_sync(environment_of, spec, home, tmpdir)
+
+
+def _memory_of(spec: BackendSpec) -> dict[str, str]:
+    """What tells Java how much memory there is: it sees that of the machine, collects nothing until it has used much of
+    that, and would be killed before."""
+    return {} if spec.limits.memory_mb is None else {"JAVA_TOOL_OPTIONS": f"-XX:MaxRAM={spec.limits.memory_mb}m"}
+
+
+async def unconfined(spec: BackendSpec, place: Place) -> Command:
     """Not confined at all, but for what the spawner does for every process."""
-    cwd = os.path.join(place.home, spec.cwd or "")
-    return Command([spec.command, *spec.args], environment_of(spec, place.home, place.tmpdir), cwd)
+    environment = await _environment(spec, place.home, place.tmpdir)
+    return Command([spec.command, *spec.args], environment, cwd_of(spec, place.home))

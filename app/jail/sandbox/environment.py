@@ -1,7 +1,9 @@
-"""The environment of a process, and the variables by which it finds its proxy."""
+"""The environment of a process: where it finds programs, the interpreters of scripts among them, and its proxy."""
 
 import os
-from collections.abc import Iterable
+import re
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from app.domain import HOME_WORD, BackendSpec
@@ -14,12 +16,28 @@ BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 )  # fmt: skip
 
+_MAX_LINKS = 40  # as in the kernel
+_HEAD_BYTES = 4096
+# What pip and uv write where the path of the interpreter is too long for `#!` or has a space in it.
+_shell_header = re.compile(rb"#!/bin/sh\n'''exec' +([^\n]+)").match
+
 
 def environment_of(spec: BackendSpec, home: str, tmpdir: str) -> dict[str, str]:
-    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker."""
-    path = os.environ.get("PATH", os.defpath)
+    """The environment of one process: of the gateway's own only PATH. The spawner adds its marker. Reads the disk: for
+    a thread."""
     declared = {name: value.replace(HOME_WORD, home) for name, value in spec.env.items()}
-    return {"PATH": path, "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
+    return {"PATH": search_path(spec), "HOME": home, "TMPDIR": tmpdir, "LANG": "C.UTF-8", **declared}
+
+
+def search_path(spec: BackendSpec) -> str:
+    """The PATH: what it declares, else the gateway's own, after the directory in which a script's interpreter is beside
+    it. Reads the disk: for a thread."""
+    if "PATH" in spec.env:
+        return spec.env["PATH"]
+    path = os.environ.get("PATH", os.defpath)
+    program = os.path.join(spec.cwd or "", spec.command)
+    beside = interpreter_beside(program) if "/" in spec.command and os.path.isabs(program) else None
+    return path if beside is None else f"{beside}:{path}"
 
 
 def proxy_environment(port: int = PROXY_PORT, bundles: Iterable[str] = BUNDLES) -> dict[str, str]:
@@ -35,3 +53,48 @@ def proxy_environment(port: int = PROXY_PORT, bundles: Iterable[str] = BUNDLES) 
     if bundle is not None:
         variables |= dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"), bundle)
     return variables
+
+
+def chain(path: str) -> Iterator[str]:
+    """A program's path, and every path that it links to."""
+    for _ in range(_MAX_LINKS):
+        yield path
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            return
+
+
+def interpreter_of(script: str) -> tuple[str | None, bool]:
+    """The program that runs it, as its `#!` line names it, and whether `env` has to look for that; None if it is no
+    script or cannot be read."""
+    try:
+        with open(script, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:  # a program may be executable and not readable
+        return None, False
+    if not head.startswith(b"#!"):
+        return None, False
+    wrapped = _shell_header(head)
+    words = _words(wrapped[1] if wrapped else head[2:].partition(b"\n")[0])
+    is_env = bool(words) and os.path.basename(words[0]) == "env"
+    if is_env:
+        words = [each for each in words[1:] if not each.startswith("-") and "=" not in each]
+    return (words[0] if words else None), is_env
+
+
+def interpreter_beside(program: str) -> str | None:
+    """The directory of a program, if its interpreter is there too and `env` is to find it: of nvm, where every version
+    has its own programs, only a user's shell knows which directory that is."""
+    name, is_env = interpreter_of(program)
+    if name is None or not is_env or "/" in name:
+        return None
+    directories = (os.path.dirname(each) for each in chain(program))
+    return next((each for each in directories if os.access(f"{each}/{name}", os.X_OK)), None)
+
+
+def _words(line: bytes) -> list[str]:
+    try:
+        return shlex.split(line.decode(errors="surrogateescape"))
+    except ValueError:
+        return []

@@ -5,27 +5,30 @@ Reads the disk: to be called in a thread.
 """
 
 import errno
+import glob
 import os
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from app.jail.sandbox.environment import chain, interpreter_of
 from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
 from app.jail.sandbox.scripts import MODULES, beside, beside_program, is_script_of
 from app.jail.spawner.client import SpawnFailed
 
-# No file that only root may read is among them: `/etc` as a whole is not seen.
+# No file that only root may read is among them: `/etc` as a whole is not seen. Programs that others start, such as a
+# browser or Java, do not start without their settings.
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store",
-    "/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies", "/etc/fonts",
-    "/etc/gai.conf", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/chromium.d",
+    "/etc/crypto-policies", "/etc/fonts", "/etc/gai.conf", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/java",
+    "/etc/java-*-openjdk", "/etc/ld.so.cache", "/etc/ld.so.conf",
     "/etc/ld.so.conf.d", "/etc/localtime", "/etc/magic", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/os-release",
     "/etc/passwd", "/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf",
-    "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl/cert.pem", "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf", "/etc/timezone",
+    "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
+    "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/timezone",
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
@@ -36,13 +39,10 @@ _BROAD = frozenset({
 _SIGNS_OF_A_HOME = (".ssh", ".gnupg", ".aws", ".kube", ".netrc", ".profile", ".bashrc", ".bash_history", ".zshrc")
 _MAX_LINKS = 40  # as in the kernel
 _MAX_DEPTH = 4  # a script's interpreter may be a script
-_HEAD_BYTES = 4096
 _PATH_FILES = 64  # *.pth files of a virtual environment that are read
 _KEEP, _KEEP_S = 256, 5.0
 
 _is_python = re.compile(r"python[0-9.]*t?").fullmatch
-# What pip and uv write where the path of the interpreter is too long for `#!` or has a space in it.
-_shell_header = re.compile(rb"#!/bin/sh\n'''exec' +([^\n]+)").match
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,7 @@ class _Search:
 
     def needs(self) -> Needs:
         for path in SYSTEM:
-            if os.path.exists(path):
-                self._read.add(self._follow(path))
+            self._read |= {self._follow(each) for each in glob.glob(path) if os.path.exists(each)}
         wanted = self._wanted
         self._write = {self._follow(path) for path in wanted.write}
         declared = {self._declared(path, "write") for path in wanted.write}
@@ -202,7 +201,7 @@ class _Search:
         self._seen.add(path)
         real = self._permitted(path, "the program")
         self._read.add(real)
-        for place in _chain(path):
+        for place in chain(path):
             self._prefix(place, depth)
         self._modules(real)
         interpreter = self._interpreter(real)
@@ -212,24 +211,14 @@ class _Search:
 
     def _interpreter(self, script: str) -> str | None:
         """The program that runs a script; None if it is none, or that is not there."""
-        try:
-            with open(script, "rb") as file:
-                head = file.read(_HEAD_BYTES)
-        except OSError:  # a program may be executable and not readable
-            return None
-        if not head.startswith(b"#!"):
-            return None
-        wrapped = _shell_header(head)
-        words = _words(wrapped[1] if wrapped else head[2:].partition(b"\n")[0])
-        if words and os.path.basename(words[0]) == "env":
-            words = [each for each in words[1:] if not each.startswith("-") and "=" not in each]
-        if not words:
+        name, _ = interpreter_of(script)
+        if name is None:
             return None
         try:
-            found = self._resolve(words[0])
+            found = self._resolve(name)
         except SpawnFailed:  # exec will say so
             return None
-        is_its_own_wish = "/" in words[0] and _is_within(script, self._write)
+        is_its_own_wish = "/" in name and _is_within(script, self._write)
         return None if is_its_own_wish and not _is_within(found, (*self._read, *self._write)) else found
 
     def _prefix(self, program: str, depth: int) -> None:
@@ -359,23 +348,6 @@ def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
         if not _is_within(path, kept):
             kept.append(path)
     return tuple(kept)
-
-
-def _chain(path: str) -> Iterator[str]:
-    """A program's path, and every path that it links to."""
-    for _ in range(_MAX_LINKS):
-        yield path
-        try:
-            path = os.path.join(os.path.dirname(path), os.readlink(path))
-        except OSError:
-            return
-
-
-def _words(line: bytes) -> list[str]:
-    try:
-        return shlex.split(line.decode(errors="surrogateescape"))
-    except ValueError:
-        return []
 
 
 def _editable(root: str) -> Iterator[str]:

@@ -50,7 +50,9 @@ class Sandboxes:
     ) -> None:
         self.machine, self.reports, self.rule = machine, reports, rule
         self._composer, self._memory_mb_of = composer, memory_mb_of
-        self._by_tier = {(report.tier, report.network): report for report in reports}
+        self._by_tier: dict[tuple[Tier, Network], TierReport] = {
+            (report.tier, report.network): report for report in reports
+        }
 
     @property
     def tier(self) -> Tier:
@@ -165,7 +167,7 @@ class Unconfined:
         return Profile(Tier.NONE, "host")
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
-        return Confined(unconfined(spec, place), self.profile(spec))
+        return Confined(await unconfined(spec, place), self.profile(spec))
 
 
 def refuse_without(required: Iterable[Guarantee], profile: Profile) -> None:

@@ -27,6 +27,7 @@ _NOT_MISSED = (
     "/etc/ld.so.preload", "/etc/locale.alias", "/etc/localtime", "/etc/timezone", "/etc/gitconfig", "/etc/inputrc",
     "/etc/terminfo",
 )  # fmt: skip
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - which only a sandbox with namespaces has of its own
 _CUSTOMIZING = ("sitecustomize.py", "usercustomize.py")
 
 _BITS = {"open": READ, "look": 0, "write": WRITE, "execute": SEARCH, "connect": WRITE}
@@ -91,6 +92,8 @@ class Judge:
             return self._missed_address(pid, arguments[call.path], arguments[call.flags or 0])
         text = _text(pid, arguments[call.path])
         path = _absolute(pid, text, None if call.at is None else arguments[call.at])
+        if path is not None and self._has_rules and path.startswith(f"{_SHARED_MEMORY}/") and call.does != "look":
+            return {"kind": "file", "what": _SHARED_MEMORY, "access": "write", "is_directory": True}
         if path is None or _is_within(path, _NOT_MISSED):
             return None
         flags = 0

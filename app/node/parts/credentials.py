@@ -11,6 +11,7 @@ from app.auth.credential_uses import CredentialUses
 from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
+from app.auth.outbound_proxy import NodeProxy
 from app.auth.sealing import Sealer
 from app.auth.tokens import Tokens
 from app.errors import GatewayError
@@ -39,7 +40,8 @@ async def open_credentials(opening: Opening, records: Records) -> Credentials:
     """last_used_at of keys is saved once more when the node ends."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     key_maker, sealer = KeyMaker(settings.secret_key), Sealer(settings.secret_key)
-    outbound = Outbound(settings.outbound_allow)
+    proxy = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
+    outbound = Outbound(settings.outbound_allow, proxy=proxy, ca=settings.outbound_ca)
     key_sets = await stack.enter_async_context(KeySets(outbound.get))
     tokens = Tokens(records.issuers, sealer, key_sets)
     if await records.issuers.are_any():

@@ -5,7 +5,7 @@ from functools import partial
 
 from app import __version__
 from app.backends.pool import ProcessPool
-from app.backends.upstreams.sealed_headers import HeaderOpener
+from app.backends.upstreams.upstream_secrets import SecretOpener
 from app.cluster.durability import Durability
 from app.cluster.journal_writer import JournalWriter
 from app.cluster.node_status.inspecting import Inspecting
@@ -124,14 +124,14 @@ def _overload(opening: Opening, pool: ProcessPool) -> Overload:
 
 
 def _inspecting(opening: Opening, records: Records, credentials: Credentials, processes: Processes) -> Inspecting:
-    pool, upstreams, opener = processes.pool, processes.upstreams, HeaderOpener(credentials.sealer)
+    pool, upstreams, opener = processes.pool, processes.upstreams, SecretOpener(credentials.sealer)
 
     def specs_of(key: tuple[str, str]) -> list[BackendSpec]:
         running = [each.spec for each in processes.supervisor.processes if each.spec.key == key]
         return [*running, *(each for each in (pool.spec_of(key), upstreams.spec_of(key)) if each is not None)]
 
     def headers_of(spec: BackendSpec) -> list[str]:
-        return [] if spec.url is None else [value.decode("utf-8", "replace") for _, value in opener(spec)]
+        return [] if spec.url is None else list(opener(spec).headers.values())
 
     memory = opening.settings.inspection_memory_mb << 20
     write = AuditLog(records.database).append

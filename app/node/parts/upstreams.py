@@ -2,11 +2,13 @@
 
 from urllib.parse import urlsplit
 
+from app.auth.outbound_proxy import NodeProxy
 from app.auth.outbound_urls import Policy
 from app.backends.failures import FailureLog
 from app.backends.openapi.apis import Apis
 from app.backends.upstreams.connecting import Connector
-from app.backends.upstreams.sealed_headers import HeaderOpener
+from app.backends.upstreams.tls import TlsContexts
+from app.backends.upstreams.upstream_secrets import SecretOpener
 from app.backends.upstreams.upstreams import Parts, Upstreams
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Names
@@ -28,8 +30,10 @@ async def open_upstreams(opening: Opening, credentials: Credentials, apis: Apis,
     settings = opening.settings
     policy = policy_of(settings)
     dialler = Dialler(Names(), policy.allow, _own_hosts(settings), _own_ports(settings))
-    headers_of, limit_bytes = HeaderOpener(credentials.sealer), settings.max_line_bytes
-    parts = Parts(Connector(dialler, policy), dialler, headers_of, apis.of, failures, limit_bytes, opening.shares)
+    open_secrets, limit_bytes = SecretOpener(credentials.sealer), settings.max_line_bytes
+    proxy = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
+    connector = Connector(dialler, policy, TlsContexts(ca=settings.outbound_ca), proxy)
+    parts = Parts(connector, dialler, open_secrets, apis.of, failures, limit_bytes, opening.shares)
     return await opening.stack.enter_async_context(Upstreams(parts, opening.metrics))
 
 

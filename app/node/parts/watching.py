@@ -59,6 +59,7 @@ def watch(watched: Watched, tallies: Tallies) -> Watching:
         [
             partial(_of_node, watched),
             of_backends,
+            lambda: signs.of_certificates(processes.upstreams.specs(), time.time()),
             lambda: signs.of_failures(failures.every(), time.time()),
             lambda: signs.of_processes(supervisor.processes),
             lambda: signs.of_tenants(registry.gates, processes.budgets),

@@ -13,6 +13,7 @@ import msgspec
 
 from app.domain import HOME_WORD, BackendSpec
 from app.errors import BackendError, BackendExited
+from app.jail.sandbox.environment import search_path
 from app.jail.spawner import tree, wire
 from app.processes.forking._dialogue import Transcript, transcript
 from app.processes.forking._entry import Entry, NotPython, entry_of
@@ -132,10 +133,9 @@ class Maker:
         return template
 
     async def _entry(self, spec: BackendSpec) -> Entry:
-        path = spec.env.get("PATH") or os.environ.get("PATH", os.defpath)
         cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None
         try:
-            return await anyio.to_thread.run_sync(entry_of, spec.command, spec.args, path, cwd)
+            return await anyio.to_thread.run_sync(lambda: entry_of(spec.command, spec.args, search_path(spec), cwd))
         except NotPython as error:
             raise NoTemplate("not_python", f"the command {error}") from error
 

@@ -415,7 +415,7 @@ def test_a_working_directory_is_taken_over():
     entry = one(stdio(cwd="/srv/${PLACE}"), supplied={"PLACE": "a b"})
     assert (entry.problems, entry.notes, entry.members["cwd"]) == ((), (), "/srv/a b")
     assert entry.command_line == "run (in /srv/a b)"
-    assert one(stdio(cwd="notes")).notes == ("`cwd` is below the tenant's home",)
+    assert one(stdio(cwd="notes")).notes == ("`cwd` is below the process's home",)
     for nothing in ("", None):
         assert "cwd" not in one(stdio(cwd=nothing)).members
     assert "PLACE" in one(stdio(cwd="${PLACE}")).problems[0]

@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
     "url": None,
     "transport": "auto",
     "headers": {},
+    "connect": {"proxy": None, "proxy_auth": None, "ca": None, "certificate": None, "key": None},
     "include": [],
     "exclude": [],
     "rename": {},
@@ -45,7 +46,7 @@ async def test_a_full_backend_is_stored_told_to_the_node_and_shown_without_its_s
     answer = await rig.ask("POST", PATH, FULL)
     assert answer.status_code == 201
     shown = {**FULL, "tenant": "acme", "version": 1, "env": {"TOKEN": "***", "EMPTY": "***"}, "off_by_platform": True}
-    shown |= {"openapi": None, "openapi_made": ""}
+    shown |= {"openapi": None, "openapi_made": "", "certificates": []}
     made = answer.json()
     assert {name: made[name] for name in made if name != "notes"} == shown
     got = (await rig.ask("GET", answer.headers["Location"])).json()

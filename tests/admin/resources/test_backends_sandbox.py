@@ -1,5 +1,6 @@
 """`sandbox`, `limits` and `state` of backends."""
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from app.domain import ProcessLimits, Sandbox
 
 PATH = "/api/v1/tenants/acme/backends"
 DEFAULT = {"mode": "auto", "require": [], "read": [], "write": [], "network": "none"}
-LIMITS = {"memory_mb": 512, "pids": 64, "cpu": 1.0, "files": 1024, "disk_mb": 256}
+LIMITS = asdict(ProcessLimits())
 EVERY = ["files", "network", "memory", "pids", "processes"]
 
 
@@ -241,13 +242,13 @@ async def test_a_tenant_s_administrator_allows_what_the_platform_lists_for_the_t
 
 
 async def test_the_audit_trail_names_each_member_that_changed(rig):
-    patch = {"sandbox": {"network": "web", "read": ["/srv"]}, "limits": {"memory_mb": 1024}, "state": "keep"}
+    patch = {"sandbox": {"network": "web", "read": ["/srv"]}, "limits": {"memory_mb": 1000}, "state": "keep"}
     await rig.ask("PATCH", PATH + "/echo", patch)
     (act,) = await rig.trail("acme")
     assert {each.member: (each.old, each.new) for each in act.changes} == {
         "sandbox.network": ("none", "web"),
         "sandbox.read": ([], ["/srv"]),
-        "limits.memory_mb": (512, 1024),
+        "limits.memory_mb": (LIMITS["memory_mb"], 1000),
         "state": ("none", "keep"),
     }
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from app.auth.sealing import Sealer
-from app.backends.upstreams.sealed_headers import HeaderOpener
+from app.backends.upstreams.upstream_secrets import SecretOpener
 
 PATH = "/api/v1/tenants/acme/backends"
 SECRET = "Bearer s3cret-token"
 FAR = {"name": "far", "url": "https://far.example/mcp", "headers": {"Authorization": SECRET}}
-OPENER = HeaderOpener(Sealer(b"s" * 32))
+OPENER = SecretOpener(Sealer(b"s" * 32))
 
 
 async def add(rig, status=201, key=None, **change):
@@ -34,7 +34,7 @@ async def test_a_value_is_sealed_and_never_shown(rig):
     assert made["headers"] == {"Authorization": "***"}
     spec = await rig.admin.backends.get("acme", "far")
     assert SECRET not in repr(spec)
-    assert list(OPENER(spec)) == [(b"Authorization", SECRET.encode())]
+    assert OPENER(spec).headers == {"Authorization": SECRET}
     assert rig.heard == [("backend", "acme", "far")]
     trail = await rig.trail("acme")
     assert SECRET not in repr(trail)
@@ -46,10 +46,10 @@ async def test_values_stay_until_they_are_given_again(rig):
     shown = await patch(rig, {"headers": {"Authorization": "***", "X-Other": "two"}, "url": "https://far.example/v2"})
     assert shown["headers"] == {"Authorization": "***", "X-Other": "***"}
     spec = await rig.admin.backends.get("acme", "far")
-    assert dict(OPENER(spec)) == {b"Authorization": SECRET.encode(), b"X-Other": b"two"}
+    assert OPENER(spec).headers == {"Authorization": SECRET, "X-Other": "two"}
     await patch(rig, {"headers": {"Authorization": "Bearer new", "X-Other": None}})
     spec = await rig.admin.backends.get("acme", "far")
-    assert dict(OPENER(spec)) == {b"Authorization": b"Bearer new"}
+    assert OPENER(spec).headers == {"Authorization": "Bearer new"}
     (change, *_) = await rig.trail("acme")
     assert "headers.Authorization" in repr(change.changes)
     await patch(rig, {"headers": {"X-New": "***"}}, 422)

@@ -61,6 +61,14 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     await gone(running)
 
 
+async def test_who_closes_its_pipes_before_it_ends_is_described_by_its_end(running, make_pool):
+    code = "import os, select; os.close(0); select.select([], [], [], 0.1); raise SystemExit(3)"
+    spec = BackendSpec("acme", "closes", sys.executable, ("-I", "-S", "-c", code))
+    result = await check_backend(await make_pool(), spec, NO_LIMITS, Steps())
+    assert result.failure is not None
+    assert "exit status 3" in result.failure.detail
+
+
 async def test_a_backend_without_a_handshake_is_described_as_well(running, make_pool):
     """It speaks 2026-07-28 only."""
     server = ROOT / "tests/conformance/stdio_backend.py"

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
+from app.auth.outbound_proxy import NodeProxy
 from app.auth.outbound_urls import Policy
 from app.auth.sealing import Sealer
 from app.backends.failures import FailureLog
 from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams.connecting import Connector
-from app.backends.upstreams.sealed_headers import HeaderOpener, sealed
+from app.backends.upstreams.tls import TlsContexts
+from app.backends.upstreams.upstream_secrets import SecretOpener, sealed
 from app.backends.upstreams.upstreams import ApiOf, Parts, Upstreams
 from app.concurrency.loop_share import UNLIMITED, Shares
 from app.domain import BackendSpec
@@ -39,6 +41,8 @@ def make_upstreams(
     allow: Iterable[Network] = (LOOPBACK,),
     lookup: Callable[[str], Sequence[str]] | None = None,
     tls: ssl.SSLContext | None = None,
+    proxy: NodeProxy | None = None,
+    ca: str | None = None,
     limit_bytes: int = 1 << 20,
     shares: Shares = UNLIMITED,
     api_of: ApiOf | None = None,
@@ -46,8 +50,8 @@ def make_upstreams(
     """To be used as `async with`."""
     policy = Policy(allow, "TRUNKLINE_UPSTREAM_ALLOW")
     dialler = Dialler(Names(lookup) if lookup else Names(), policy.allow)
-    connector = Connector(dialler, policy, tls)
-    parts = Parts(connector, dialler, HeaderOpener(SEALER), api_of or _none, FailureLog("n1"), limit_bytes, shares)
+    connector = Connector(dialler, policy, TlsContexts(tls, ca), proxy)
+    parts = Parts(connector, dialler, SecretOpener(SEALER), api_of or _none, FailureLog("n1"), limit_bytes, shares)
     return Upstreams(parts, metrics or Metrics("test"))
 
 
@@ -58,8 +62,7 @@ async def _none(spec: BackendSpec) -> ApiServer:
 def spec_at(url: str, headers: dict[str, str] | None = None, **fields: Any) -> BackendSpec:
     """A backend of the tenant acme with this URL."""
     fields.setdefault("transport", "streamable-http")
-    closed = sealed(SEALER, "acme", "far", url, headers or {})
-    return BackendSpec("acme", "far", "", url=url, headers=closed, **fields)
+    return sealed(SEALER, BackendSpec("acme", "far", "", url=url, headers=headers or {}, **fields))
 
 
 class Heard:

@@ -363,7 +363,8 @@ async def test_a_server_that_does_not_resume_fails_the_call():
 
     error = await failed(answer)
     assert isinstance(error, CallCutOff)
-    assert "does not resume it: 400" in str(error)
+    assert "does not resume it: " in str(error)
+    assert "answered HTTP 400" in str(error)
 
 
 async def test_the_stream_for_other_messages_is_read_and_resumed():
@@ -784,6 +785,50 @@ async def test_one_redirect_is_followed_for_http_sse():
         link, _ = await opened(upstreams, spec_at(server.url, transport="sse"))
         link.release("done")
     assert [each.target for each in server.asked[:2]] == ["/mcp", "/sse/"]
+
+
+async def test_a_redirect_is_read_from_where_the_request_went():
+    """For HTTP+SSE that is where the stream has said, not the address of the stream."""
+    gone = "HTTP/1.1 308 X\r\nLocation: two?s=1\r\nContent-Length: 0\r\n\r\n"
+
+    async def answer(asked):
+        if asked.method == "GET":
+            await asked.events()
+            await asked.chunk("event: endpoint\ndata: /deep/messages/one?s=1\n\n")
+            stream.append(asked)
+        elif asked.target.endswith("/one?s=1"):
+            await asked.send(gone)
+        else:
+            await asked.accept()
+            if "id" in asked.message:
+                result = {"jsonrpc": "2.0", "id": asked.message["id"], "result": HELLO}
+                await stream[0].chunk(f"event: message\ndata: {json.dumps(result)}\n\n")
+
+    stream = []
+    async with serving(answer) as server, make_upstreams() as upstreams:
+        link, _ = await opened(upstreams, spec_at(server.url, transport="sse"))
+        link.release("done")
+    assert [each.target for each in server.of("POST")[:2]] == ["/deep/messages/one?s=1", "/deep/messages/two?s=1"]
+    assert server.of("POST")[0].body == server.of("POST")[1].body
+
+
+async def test_a_stream_that_is_resumed_elsewhere_is_not_and_says_where():
+    async def answer(asked):
+        if asked.method == "GET":
+            await asked.whole("", 307, "Location: http://me:s3cret@other.example/mcp?token=s3cret\r\n")
+        else:
+            await asked.events()
+            await asked.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}, "e-1")
+            await asked.end()
+
+    async with serving(polite(answer)) as server, make_upstreams() as upstreams:
+        link, heard = await opened(upstreams, spec_at(server.url))
+        link.send(CALL)
+        error = await heard.failure(7)
+        link.release("done")
+    assert isinstance(error, CallCutOff)
+    assert "answered HTTP 307 and names http://other.example/mcp: " in str(error)
+    assert "s3cret" not in str(error)
 
 
 async def test_a_handshake_whose_connection_breaks_is_begun_again():

@@ -103,7 +103,7 @@ async def test_a_namesake_of_one_that_was_removed_is_not_asked_where_that_was():
 async def test_headers_that_cannot_be_opened_are_said_so():
     async with serving(polite(good)) as server, make_upstreams() as upstreams:
         spec = replace(spec_at(server.url), headers={"Authorization": "AAAA"})
-        assert "headers cannot be opened" in str(await fails(upstreams, spec))
+        assert "secrets cannot be opened" in str(await fails(upstreams, spec))
     assert server.asked == []
 
 

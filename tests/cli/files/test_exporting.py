@@ -25,9 +25,12 @@ from app.cli.files.kinds import KINDS, Kind
 from app.cli.files.plan import make_plan
 from app.cli.rest import Rest
 from tests.admin.rig import Rig, open_rig
+from tests.certificates import authority, issued
 from tests.databases import migrated_file
 from tests.protocol.toolset.offers import offer, tool
 
+ROOT = authority("an authority: #1")
+OURS = issued(ROOT)
 # What readers of YAML take for something else, or cannot write plainly.
 TEXTS = (
     "", "x", " a ", "no", "on", "null", "~", "1.50", "010", "1_000", "0x1f", ".nan", "2026-01-01", "a: b", "- a", "#a",
@@ -88,6 +91,11 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "discovery_url": ("https://a.example/d?a=b",),
     "env": ({"A": "x", "no": "y"},),
     "headers": ({"X-A": "x", "No": "y"},),
+    "connect": (
+        {"ca": OURS.pem + ROOT.pem},
+        {"certificate": OURS.pem, "key": OURS.key},
+        {"proxy": "https://proxy.example", "proxy_auth": "me:pass"},
+    ),
 }
 NAMING = {"toolset", "steps", "members", "jwks_url", "discovery_url"}  # what there is: the examples only
 
@@ -162,7 +170,9 @@ def _require_round_trip(here: Rest, there: Rest, tenant: str, folder: Path) -> N
     sections = tuple(kind.section for kind in KINDS)
     exported = export([read_tenant(here, tenant, sections)])
     (folder / "gateway.yaml").write_text(exported.text())
-    filled = {name: f"{name}-{'x' * 32}" for name in exported.variables}
+    filled = {
+        name: OURS.key if name.endswith("_KEY") else f"{name}:{'x' * 32}" for name in exported.variables
+    }  # fmt: skip
     wanted = read_files([str(folder / "gateway.yaml")], filled)
     steps = make_plan(here, wanted, prune=True).steps
     changed = [change for step in steps for change in step.changes if not change.is_secret]

@@ -60,8 +60,8 @@ def test_every_error_has_its_line_and_says_what_is_wrong(tmp_path):
         "g.yaml:13: tenants.b.backends.q.env.PORT: must be a text; write it in quotes",
         "g.yaml:13: tenants.b.backends.q.enabled: must be true or false",
         (
-            "g.yaml:14: tenants.b.backends.u.isolation: references stand in `env` and `headers` and `args` and `url` "
-            "only: everything else is shown to readers"
+            "g.yaml:14: tenants.b.backends.u.isolation: references stand in `env` and `headers` and `connect` and "
+            "`args` and `url` only: everything else is shown to readers"
         ),
         "g.yaml:15: tenants.b.backends.v: a backend has to be an object with members",
         "g.yaml:16: tenants.b.backends.w.timeouts.call_s: must be a number",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.domain import BackendSpec, Network
+from app.domain import BackendSpec, Network, ProcessLimits
 from app.jail.egress.egress import Egress, EgressOptions
 from app.jail.egress.refusals import Refused
 from app.jail.sandbox._bubblewrap import Bubblewrap
@@ -111,9 +111,9 @@ async def test_the_proxy_of_a_check_without_a_network_refuses_everything(tmp_pat
         confined.close()
 
 
-async def composed(directory: Path, tier: Tier, network: Network = "none") -> Command:
+async def composed(directory: Path, tier: Tier, network: Network = "none", **fields: Any) -> Command:
     composer = Composer(OF_ROOT, NeedsFinder([]), Egress(Metrics("test")))
-    spec = BackendSpec("acme", "echo", "true")
+    spec = BackendSpec("acme", "echo", "true", **fields)
     return (await composer.compose(spec, Place(str(directory), str(directory)), Profile(tier, network))).command
 
 
@@ -130,6 +130,15 @@ async def test_with_namespaces_signals_and_abstract_sockets_are_also_kept_by_lan
     assert command.confinement["landlock"] == {"scoped": True}
     kinds = {"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"}
     assert kinds <= set(command.argv)
+
+
+@pytest.mark.parametrize("tier", [Tier.BASE, Tier.KERNEL, Tier.NAMESPACES])
+async def test_java_is_told_the_memory_that_it_may_use(tmp_path, tier):
+    limited, unlimited = ProcessLimits(memory_mb=300), ProcessLimits(memory_mb=None)
+    assert (await composed(tmp_path, tier, limits=limited)).env["JAVA_TOOL_OPTIONS"] == "-XX:MaxRAM=300m"
+    assert "JAVA_TOOL_OPTIONS" not in (await composed(tmp_path, tier, limits=unlimited)).env
+    declared = {"JAVA_TOOL_OPTIONS": "-Xmx100m"}
+    assert (await composed(tmp_path, tier, env=declared)).env["JAVA_TOOL_OPTIONS"] == "-Xmx100m"
 
 
 async def test_each_tenant_has_a_user(tmp_path):

@@ -1,7 +1,9 @@
 """What a process is told about its proxy."""
 
+from pathlib import Path
+
 from app.domain import BackendSpec
-from app.jail.sandbox.environment import environment_of, proxy_environment
+from app.jail.sandbox.environment import environment_of, proxy_environment, search_path
 
 
 def test_every_program_finds_its_spelling():
@@ -31,3 +33,33 @@ def test_a_variable_may_name_the_home_wherever_that_is():
     spec = BackendSpec("acme", "echo", "echo-server", env={"FILE": "${home}/a:${home}/b", "X": "$home ${HOME}"})
     environment = environment_of(spec, "/home/of/one", "/tmp")
     assert (environment["FILE"], environment["X"]) == ("/home/of/one/a:/home/of/one/b", "$home ${HOME}")
+
+
+def script(path: Path, first_line: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{first_line}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_interpreter_beside_a_script_is_found_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/bin")
+    folder = tmp_path / "v20/bin"
+    tool = script(folder / "tool", "#!/usr/bin/env -S node --no-warnings")
+    (tmp_path / "link").symlink_to(tool)
+    assert search_path(BackendSpec("acme", "echo", str(tool))) == "/bin"  # there is none yet
+    script(folder / "node", "")
+    for command in (str(tool), str(tmp_path / "link")):
+        assert search_path(BackendSpec("acme", "echo", command)) == f"{folder}:/bin"
+    assert search_path(BackendSpec("acme", "echo", "v20/bin/tool", cwd=str(tmp_path))) == f"{folder}:/bin"
+    assert search_path(BackendSpec("acme", "echo", str(tool), env={"PATH": "/opt"})) == "/opt"
+
+
+def test_nobody_else_gets_another_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    tool = script(tmp_path / "tool", "#!/usr/bin/env sh")
+    script(tmp_path / "sh", "")
+    absolute = script(tmp_path / "absolute", f"#!{tmp_path}/sh")
+    for command in ("tool", "v20/tool", str(absolute), "/bin/ls", str(tmp_path / "missing"), str(tmp_path)):
+        assert search_path(BackendSpec("acme", "echo", command)) == f"{tmp_path}:/bin"
+    assert search_path(BackendSpec("acme", "echo", str(tool))) == f"{tmp_path}:{tmp_path}:/bin"

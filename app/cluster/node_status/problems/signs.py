@@ -8,8 +8,9 @@ from app.auth.credential_uses import Busy, NewAddress
 from app.backends.checks.backend_check import SUFFIX
 from app.backends.failures import NOT_STARTED, TIMEOUT, BackendFailure
 from app.backends.inventory import BackendSnapshot
+from app.backends.upstreams.certificates import expiring
 from app.cluster.node_status.problems.problem import Problem, Severity
-from app.domain import KEY_ISSUER
+from app.domain import KEY_ISSUER, BackendSpec
 from app.jail.sandbox.report import SandboxView
 from app.limits.lately import Happened, RefusedTo
 from app.limits.tenant_budgets import MIB, TenantBudgets
@@ -39,6 +40,17 @@ def of_backends(snapshot: Mapping[Key, BackendSnapshot], failures: Mapping[Key, 
             words = f"{numbers.waiting} callers wait for a process of the backend {name}."
             do = "See which limit holds starts back (processes, max_processes, memory_mb), or whether it starts slowly."
             yield Problem("callers_waiting", "warning", about, words, do, about, tenant)
+
+
+def of_certificates(specs: Iterable[BackendSpec], now: float) -> Iterator[Problem]:
+    """Those in the `connect` of backends, which expire soon."""
+    for spec in specs:
+        for note in expiring(spec.connect, datetime.fromtimestamp(now, UTC)):
+            words = f"The backend {spec.name}: {note.removesuffix('; renew it')}."
+            do = "Renew it, and give it to the backend: `connect.certificate` goes with `connect.key`."
+            about = ("backend", spec.name)
+            yield Problem("backend_certificate_expires", "warning", about, words, do, about, spec.tenant)
+            break  # the others stand in its notes
 
 
 def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> Iterator[Problem]:

@@ -12,12 +12,14 @@ from app.backends.failures import BackendFailure
 from app.backends.inventory import BackendSnapshot
 from app.cluster.node_status.problems import signs
 from app.domain import BackendSpec, Limits, ProcessLimits
+from app.domain.resources.backends import Connect
 from app.errors import LimitReached
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.lately import Happened, RefusedTo
 from app.limits.tenant_budgets import MIB, MemoryUse, TenantBudgets
 from app.limits.tenant_limits import TenantGate
 from app.telemetry.metrics import Metrics
+from tests.certificates import authority, issued
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = AT.timestamp()
@@ -37,6 +39,19 @@ def test_callers_that_wait_are_counted_and_what_works_is_no_problem():
     (found,) = signs.of_backends({("acme", "a"): BackendSnapshot(waiting=3), ("acme", "b"): BackendSnapshot()}, {})
     assert (found.kind, found.about) == ("callers_waiting", ("backend", "a"))
     assert found.words.startswith("3 callers")
+
+
+def test_a_certificate_that_expires_soon_is_named_once_for_its_backend():
+    root, soon = authority(), issued(authority("another"), "ours.example", days=5)
+    specs = [
+        BackendSpec("acme", name, "", url="https://far.example/", connect=Connect(ca=ca))
+        for name, ca in (("a", soon.pem * 2), ("b", root.pem), ("c", None))
+    ]
+    (found,) = signs.of_certificates(specs, datetime.now(UTC).timestamp())
+    assert (found.kind, found.severity, found.tenant) == ("backend_certificate_expires", "warning", "acme")
+    assert found.see == found.about == ("backend", "a")
+    assert found.words.startswith("The backend a: `connect.ca`: the certificate of CN=ours.example expires at")
+    assert list(signs.of_certificates(specs[1:], datetime.now(UTC).timestamp())) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ tests/admin/resources/now/test_problems.py.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from app.cluster.node_status.problems import signs
 from app.cluster.node_status.problems.nodes import LOST_S, Lost, of_others
 from app.cluster.node_status.problems.problem import Problem
 from app.domain import BackendSpec, Limits, Principal, ProcessLimits
+from app.domain.resources.backends import Connect
 from app.errors import LimitReached
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.lately import KEPT_S, Refusals
@@ -27,6 +29,7 @@ from app.limits.tenant_budgets import MIB, MemoryUse, TenantBudgets
 from app.limits.tenant_limits import TenantGate
 from app.node.parts.watching import _of_node
 from app.telemetry.metrics import Metrics
+from tests.certificates import authority, issued
 from tests.cluster.node_status.problems.test_nodes import OWN, other
 from tests.cluster.node_status.problems.test_signs import FAILURE, NOW
 
@@ -53,6 +56,15 @@ def _memory_near() -> Ends:
     process: Any = SimpleNamespace(id="p", pid=7, spec=spec, resident_bytes=90 * MIB)
     yield lambda: signs.of_processes([process])
     process.resident_bytes = 50 * MIB
+
+
+def _certificate() -> Ends:
+    known = [
+        BackendSpec("acme", "a", "", url="https://far.example/", connect=Connect(ca=each.pem))
+        for each in (issued(authority(), days=5), authority())
+    ]
+    yield lambda: signs.of_certificates(known[:1], time.time())
+    del known[0]
 
 
 def _tenant(*, memory: bool) -> Ends:
@@ -158,6 +170,7 @@ ENDS: dict[str, Callable[[], Ends]] = {
     "backend_failed": lambda: _failure(FAILURE),
     "timeouts": lambda: _failure(replace(FAILURE, kind="timeout", tool="a")),
     "memory_near": _memory_near,
+    "backend_certificate_expires": _certificate,
     "tenant_memory": lambda: _tenant(memory=True),
     "limit_reached": lambda: _tenant(memory=False),
     "limit_refused": _refused,
