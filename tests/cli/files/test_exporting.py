@@ -170,9 +170,11 @@ def _require_round_trip(here: Rest, there: Rest, tenant: str, folder: Path) -> N
     sections = tuple(kind.section for kind in KINDS)
     exported = export([read_tenant(here, tenant, sections)])
     (folder / "gateway.yaml").write_text(exported.text())
+    kinds = {"_KEY": OURS.key, "_PROXY_AUTH": "me:another"}  # other secrets have no form
     filled = {
-        name: OURS.key if name.endswith("_KEY") else f"{name}:{'x' * 32}" for name in exported.variables
-    }  # fmt: skip
+        name: next((each for end, each in kinds.items() if name.endswith(end)), f"{name}-{'x' * 32}")
+        for name in exported.variables
+    }
     wanted = read_files([str(folder / "gateway.yaml")], filled)
     steps = make_plan(here, wanted, prune=True).steps
     changed = [change for step in steps for change in step.changes if not change.is_secret]
