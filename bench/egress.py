@@ -5,7 +5,8 @@
 Direct and proxied runs alternate, and the medians are compared. Reported beside them: how late the event loop of the
 node was meanwhile, and the CPU time that the proxy used. `--gbit` has the server send no faster than a network of that
 speed would: the loopback interface alone is faster than that. `--allow`: not by the proxy, but as what a backend's
-`network.allow` names; with `--bytes 1` the times are those of a connection and the first byte. Needs curl and network namespaces.
+`network.allow` names; with `--bytes 1` the times are those of a connection and the first byte. Needs curl and network
+namespaces.
 """
 
 import argparse

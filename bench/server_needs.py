@@ -32,8 +32,8 @@ from app.jail.sandbox.machine import examine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.tiers import Tier
 from app.jail.sandbox.uids import OF_PROBES
-from app.processes.directories import size
 from app.processes.conversation import Conversation, result_of
+from app.processes.directories import size
 from app.processes.homes import Homes
 from app.processes.measuring import measure
 from app.processes.process import BackendProcess

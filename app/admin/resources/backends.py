@@ -383,8 +383,8 @@ def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
 def _scope_to_add(spec: BackendSpec, member: str, proposal: Mapping[str, Any], tenant: Tenant) -> Scope:
     """What adding this to a member of the backend needs."""
     network = proposal.get("network")
-    may_be_theirs = spec.sandbox.network_kind in ("none", "allow") and isinstance(network, Mapping)
-    if may_be_theirs and not not_covered(network["allow"], tenant.network_allow):
+    allow = network["allow"] if isinstance(network, Mapping) else ()
+    if allow and spec.sandbox.network_kind in ("none", "allow") and not not_covered(allow, tenant.network_allow):
         return Scope.TENANT_ADMIN
     return scope_to_change(spec, [member])
 

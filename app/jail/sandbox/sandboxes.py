@@ -50,7 +50,7 @@ class Sandboxes:
     ) -> None:
         self.machine, self.reports, self.rule = machine, reports, rule
         self._composer, self._memory_mb_of = composer, memory_mb_of
-        self._by_tier = {(report.tier, report.network): report for report in reports}
+        self._by_tier: dict[tuple[Tier, Network], TierReport] = {(each.tier, each.network): each for each in reports}
 
     @property
     def tier(self) -> Tier:
