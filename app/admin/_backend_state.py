@@ -37,7 +37,8 @@ class LastFailure(BaseModel):
     at: datetime
     kind: str = Field(
         description="`not_started`; `exited`, `signaled`, `killed` (by the gateway) or `spawner_lost`: its process "
-        "ended; `not_initialized`: it ran, but could not be initialised; `timeout` of a call."
+        "ended; `not_initialized`: it ran, but could not be initialised; `timeout` of a call; `denied`: a call failed, "
+        "and something was denied to the process."
     )
     detail: str = Field(examples=["exit status 3", "signal 9 (SIGKILL)"])
     before_handshake: bool = Field(description="Whether it happened before initialisation.")
@@ -56,6 +57,17 @@ class AffectedSession(BaseModel):
     subject: str
 
 
+class DenialAnswer(BaseModel):
+    """Something that its sandbox or a limit denied a process, as far as it is known."""
+
+    kind: str = Field(
+        description="`file`, `address`; or the limit that it reached: `pids` (processes and threads), `memory`, "
+        "`files` (open ones), `disk`."
+    )
+    what: str = Field(examples=["/srv/notes/a.md", "10.0.0.7:5432", "its 64 processes and threads (limits.pids)"])
+    at: datetime
+
+
 class KeptFailure(LastFailure):
     """One failure. If it happened several times in a row, the values are those of the last time."""
 
@@ -64,10 +76,13 @@ class KeptFailure(LastFailure):
     process: str | None
     pid: int | None
     lived_s: float | None
-    method: str | None = Field(description="Of the call that timed out.")
+    method: str | None = Field(description="Of the call that timed out or failed.")
     tool: str | None = Field(description="The tool that was called; for administrators.")
     affected: list[AffectedSession] = Field(description="The first few; for administrators.")
     affected_count: int = Field(description="How many sessions were affected, or waited for the process.")
+    denials: list[DenialAnswer] = Field(
+        description="What was denied to the process last, oldest first; for administrators."
+    )
     stderr: list[str] = Field(
         description="The last lines, at most 4 KiB; for administrators. Values of the backend's `env`, API keys and "
         "bearer tokens are masked, but servers may write other secrets there."
@@ -217,4 +232,4 @@ def _words(failure: BackendFailure) -> str:
 def shown_failure(failure: BackendFailure, *, in_full: bool) -> dict[str, object]:
     """The members of `KeptFailure`; without those for administrators unless `in_full`."""
     members = asdict(failure)
-    return members if in_full else {**members, "tool": None, "affected": [], "stderr": []}
+    return members if in_full else {**members, "tool": None, "affected": [], "stderr": [], "denials": []}

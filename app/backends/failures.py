@@ -8,17 +8,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from app.domain import BackendSpec, is_name
-from app.processes.endings import of_words
+from app.processes.denials import Denial
+from app.processes.endings import of_words, raising
 from app.processes.process import BackendProcess
 
 MAX_KEPT = 10  # of one backend
-MAX_TIMEOUTS = 5  # of them timeouts: tools that hang must not push out the last words of processes
+MAX_OF_CALLS = 5  # of them about calls: tools that hang or fail must not push out the last words of processes
 MAX_BYTES = 2 << 20  # of one node; above it the backend whose last failure is the oldest loses its oldest ones
 STDERR_BYTES = 4 << 10  # of one failure: the last bytes
 MAX_NAMED = 10  # sessions of one failure; the others are only counted
 MAX_TEXT = 300
 
-NOT_STARTED, NOT_INITIALIZED, TIMEOUT = "not_started", "not_initialized", "timeout"
+NOT_STARTED, NOT_INITIALIZED, TIMEOUT, DENIED = "not_started", "not_initialized", "timeout", "denied"
+_OF_CALLS = (TIMEOUT, DENIED)
+_ALLOWING = (
+    "If the tool should have it, a platform administrator can add it to the backend's `sandbox` (`read`, `write`, "
+    "`network`)."
+)
 _ENDS = frozenset({"exited", "signaled", "killed", "spawner_lost"})  # "stopped" is no failure
 
 Key = tuple[str, str]
@@ -39,7 +45,8 @@ class BackendFailure:
     """One failure, or `times` equal ones; then other fields are those of the last.
 
     `kind`: "not_started"; how the process ended (see `Exit`; "killed" is by the gateway); "not_initialized": it failed
-    at `initialize` and lives; "timeout" of a call, which `method` and `tool` name.
+    at `initialize` and lives; "timeout" of a call, which `method` and `tool` name; "denied": a call failed, and
+    something was denied to the process meanwhile.
     """
 
     kind: str
@@ -60,29 +67,31 @@ class BackendFailure:
     stderr: tuple[str, ...] = ()
     limit: str = ""  # see `Exit`
     hint: str = ""  # what a person can do, where that is known
+    denials: tuple[Denial, ...] = ()  # of the process: the last that were known then
 
     def repeats(self, other: "BackendFailure") -> bool:
         """Whether the two are counted as one: calls that hang, processes that die at their start.
 
         Ends of processes that served sessions are not: each affected other ones.
         """
-        return (self.kind == TIMEOUT or self.before_handshake) and self.cause == other.cause
+        return (self.kind in _OF_CALLS or self.before_handshake) and self.cause == other.cause
 
     @property
     def cause(self) -> tuple[object, ...]:
         """Equal for failures that are counted as one."""
-        detail = None if self.kind == TIMEOUT else self.detail  # a timeout's says how long it took
+        detail = None if self.kind in _OF_CALLS else self.detail  # a timeout's says how long it took
         return (self.kind, detail, self.before_handshake, self.version, self.method, self.tool)
 
     def in_short(self) -> "BackendFailure":
         """Without what is long, or for administrators only."""
-        return replace(self, method=None, tool=None, affected=(), stderr=())
+        return replace(self, method=None, tool=None, affected=(), stderr=(), denials=())
 
     @property
     def size(self) -> int:
         """Estimated bytes in memory, and an upper bound of those in JSON."""
         named = sum(len(each.issuer) + len(each.subject) + 200 for each in self.affected)
-        return 1000 + sum(len(line) + 60 for line in self.stderr) + len(self.detail) + named
+        denied = sum(2 * len(each.what) + 100 for each in self.denials)
+        return 1000 + sum(len(line) + 60 for line in self.stderr) + len(self.detail) + named + denied
 
 
 UsersOf = Callable[[BackendSpec, str | None], Sequence[Affected]]
@@ -132,6 +141,16 @@ class FailureLog:
         failure = self._new(spec, TIMEOUT, why, process, before_handshake=method == "initialize")
         self._add(spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])
 
+    def denied(
+        self, process: BackendProcess, denials: Sequence[Denial], *, method: str, tool: str | None, affected: Affected
+    ) -> None:
+        """A call has failed, and this was denied to the process meanwhile."""
+        first, more = denials[0], len(denials) - 1
+        why = f"the call failed, and {first.kind} was denied: {first.what}" + (f", and {more} more" if more else "")
+        failure = self._new(process.spec, DENIED, why, process, before_handshake=method == "initialize")
+        hint = raising(first.kind, process.spec) or _ALLOWING
+        self._add(process.spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])
+
     def _new(
         self, spec: BackendSpec, kind: str, why: str, process: BackendProcess | None = None, *,
         before_handshake: bool = True,
@@ -142,7 +161,8 @@ class FailureLog:
             return failure
         lived_s = round(max(0.0, at.timestamp() - process.started_at), 3)
         stderr = _end_of(process.stderr.last_lines())
-        return replace(failure, process=process.id, pid=process.pid, lived_s=lived_s, stderr=stderr)
+        denials = tuple(process.denials.last)
+        return replace(failure, process=process.id, pid=process.pid, lived_s=lived_s, stderr=stderr, denials=denials)
 
     def _add(self, spec: BackendSpec, failure: BackendFailure, affected: Sequence[Affected]) -> None:
         if not is_name(spec.name):
@@ -161,9 +181,9 @@ class FailureLog:
 
     def _make_room(self, key: Key) -> None:
         kept = self._kept[key]
-        timeouts = [each for each in kept if each.kind == TIMEOUT]
-        if len(timeouts) > MAX_TIMEOUTS:
-            self._drop(key, timeouts[0])
+        of_calls = [each for each in kept if each.kind in _OF_CALLS]
+        if len(of_calls) > MAX_OF_CALLS:
+            self._drop(key, of_calls[0])
         if len(kept) > MAX_KEPT:
             self._drop(key, kept[0])
         while self._bytes > MAX_BYTES:

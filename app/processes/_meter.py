@@ -73,6 +73,8 @@ class Meter:
             del self._told[process]
         if process.received_bytes and not told.received and (first_byte_s := process.first_byte_s()) is not None:
             metrics.process_spawn_phase_seconds.labels("first_byte").observe(first_byte_s)
+        for kind, times in process.take_denied().items():
+            metrics.denials.labels(kind).inc(times)
         labels = metrics.backend_labels.of(process.spec.key)
         metrics.backend_sent.labels(*labels).inc(process.sent_bytes - told.sent)
         metrics.backend_received.labels(*labels).inc(process.received_bytes - told.received)

@@ -47,8 +47,10 @@ class StderrRing:
     secret: Callable[[], Iterable[str]] = tuple
     _bytes: bytearray = field(default_factory=bytearray)
     _is_cut: bool = False
+    _fresh: int = 0  # bytes that nobody has taken
 
     def feed(self, data: bytes) -> None:
+        self._fresh += len(data)
         if len(data) >= RING_BYTES:
             self._bytes[:], self._is_cut = data[-RING_BYTES:], True
             return
@@ -61,6 +63,11 @@ class StderrRing:
     def line_count(self) -> int:
         """How many lines are kept, blank ones included."""
         return self._bytes.count(b"\n", max(0, len(self._bytes) - RING_BYTES))
+
+    def take_fresh(self, size: int) -> bytes:
+        """What came since the last time, at most so much of its end; as it came."""
+        fresh, self._fresh = min(self._fresh, size), 0
+        return bytes(self._bytes[-fresh:]) if fresh else b""
 
     def last_lines(self, count: int = 20) -> list[str]:
         """The last non-blank lines, oldest first, safe to log and to show."""

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -27,7 +27,8 @@ from app.jail.spawner.client import End, SpawnerClient, SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE, Start
 from app.processes._stderr import StderrLog, StderrRing, StdoutNoise, secrets_of
 from app.processes.connection import BackendListener
-from app.processes.endings import Exit, Killed, exit_of, met, needed_memory, raising, reached
+from app.processes.denials import SAID_BYTES, Denial, Denials, Kind
+from app.processes.endings import Exit, Killed, at_limit, exit_of, met, needed_memory, raising, reached
 from app.processes.freezer import Freezable, Freezer, Told
 from app.processes.measuring import Target, Use, look
 from app.processes.pipes import Pause, PipeEnd, PipeLimits, Stderr, Stdin, Stdout, open_pipes
@@ -66,8 +67,10 @@ def check_transition(old: ProcessState, new: ProcessState) -> None:
 logger = logging.getLogger(__name__)
 
 _MUTE_GRACE_S = 1.0  # from a closed pipe to the exit, which normally follows at once
+_AT_LIMIT = ", at the limit of "
 _TIERS_WITH_OWN_DISK = ("namespaces", "assisted")
 _STDERR_LINES = 20  # how many go into an Exit
+_DENIED_EVERY_S = 1.0  # of the calls that fail one in so long is looked at
 _FRESH_S = 1.0  # a process that is leased later was warm: its first output says nothing about its start
 
 
@@ -110,6 +113,8 @@ class BackendProcess:
         self.phases: Mapping[str, float] = {}
         self.is_limited_by_kernel = False  # in its memory, by a control group
         self.stderr = StderrRing(partial(secrets_of, spec))
+        self._denials: Denials | None = None
+        self._denied_at = -_DENIED_EVERY_S
         self.use = Use()
         self.cpu_percent: float | None = None  # of one core, between the last two measurements, or since its start
         self._measured_at = time.monotonic()
@@ -167,7 +172,7 @@ class BackendProcess:
         if cgroup and cgroup["roots"]:
             self._group = Group(cgroup, spawned.id)
             self.is_limited_by_kernel = "memory" in cgroup["roots"] and "memory_bytes" in cgroup
-        confined.started(self.id)
+        confined.started(self.id, self._refused)
         if self.is_stopping():
             self.kill()  # stop was called before the process had an id
         else:
@@ -196,6 +201,8 @@ class BackendProcess:
     def send(self, line: bytes) -> None:
         writer = self._stdin.writer
         if writer is None:
+            if self.exit is None and not self.is_stopping() and not self.received_bytes:
+                return  # it dies at its start: whoever asks hears of its end, which says why, or of its being killed
             raise self._has_ended()
         waiting = writer.get_write_buffer_size()
         # A single message may be larger than the limit, but not while others wait to be read.
@@ -345,6 +352,7 @@ class BackendProcess:
             self.cpu_percent = 100 * (cpu_s - self.cpu_s) / (now - self._measured_at)
         self._note_limits(use)
         self.use, self._measured_at = use._replace(cpu_s=cpu_s), now
+        self._count_denials(use.refused_forks, use.oom_kills)
         most = self._most_bytes
         if most is not None and use.resident_bytes > most and not self.is_limited_by_kernel:
             self.kill(needed_memory(self.spec), limit="memory")
@@ -396,6 +404,7 @@ class BackendProcess:
         self._stderr.drain()
         self.exit = self._describe(end)
         self.use = self.use.at_the_end(end.usage)
+        self._count_denials(self.use.refused_forks, self.use.oom_kills)
         self._close_pipes()
         self._become(ProcessState.GONE)
         self._gone.set()
@@ -410,6 +419,44 @@ class BackendProcess:
         was_stopped = self.state is ProcessState.STOPPING and not self._was_mute
         lines, has_own_disk = self.stderr.last_lines(_STDERR_LINES), self._has_own_disk
         return exit_of(end, self.spec, lines, self._killed, was_stopped=was_stopped, has_own_disk=has_own_disk)
+
+    @property
+    def denials(self) -> Denials:
+        """Made when it is needed: most processes are denied nothing."""
+        if self._denials is None:
+            self._denials = Denials(self.stderr.printable)
+        return self._denials
+
+    def take_denied(self) -> Mapping[Kind, int]:
+        """Those that nobody has counted yet, by kind."""
+        return {} if self._denials is None else self._denials.take_new()
+
+    def _refused(self, destination: str) -> None:
+        self.denials.note("address", destination)
+
+    def denied(self, said: bytes, now: float) -> Sequence[Denial]:
+        """What was denied since it was asked for last, as a call of it has failed with these words. At most once a
+        second: two files of the kernel and the end of stderr are read."""
+        if now - self._denied_at < _DENIED_EVERY_S:
+            return ()
+        self._denied_at = now
+        if self._group is not None and self.exit is None:
+            self._count_denials(*self._group.denials())
+        for text in (said, self.stderr.take_fresh(SAID_BYTES)):
+            self.denials.said(text, self._reached)
+        return self.denials.take_last()
+
+    def _count_denials(self, refused_forks: int, oom_kills: int) -> None:
+        counts: tuple[tuple[Kind, int], ...] = (("pids", refused_forks), ("memory", oom_kills))
+        for limit, count in counts:
+            if count:
+                self.denials.counted(limit, at_limit(limit, self.spec).removeprefix(_AT_LIMIT), count)
+
+    @property
+    def _reached(self) -> Sequence[str] | None:
+        """Addresses that nothing keeps from it; None: all."""
+        has_all = self.spec.sandbox.network_kind == "host" or self.origin.tier in ("none", "base")
+        return None if has_all else self.spec.sandbox.allow
 
     def limit_reached(self, *, is_late: bool = False) -> str:
         """At which limit it seems to be, by the last measurement; empty if at none."""

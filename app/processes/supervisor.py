@@ -24,6 +24,7 @@ from app.processes._disk import DiskWatch
 from app.processes._meter import Meter
 from app.processes._start_failures import full, homeless, not_started, unprotected, without_secrets
 from app.processes._stopping import names_of, stop
+from app.processes.denials import said_of
 from app.processes.forking.forking import Forking, ForkingOptions
 from app.processes.forking.start import EXEC, NoFork, Start, fork_deadline
 from app.processes.freezer import Freezer
@@ -288,7 +289,7 @@ class Supervisor:
                 process.exit.description,
                 extra=names_of(process)
                 | {"reason": reason, "limit": process.exit.limit, "hint": process.exit.advice}
-                | {"stderr": process.exit.stderr},
+                | {"stderr": process.exit.stderr, "denied": said_of(process.denials.last)},
             )
         try:
             on_gone(process)

@@ -63,6 +63,7 @@ class Watchers(NamedTuple):
 
     history: CallHistory | None = None
     tracer: Tracer | None = None
+    failed: "Callable[[Observed, Answer], None] | None" = None  # calls that their backend has answered with an error
 
 
 UNWATCHED = Watchers()
@@ -88,15 +89,17 @@ class CallObservers(NamedTuple):
     metrics: "CallMetrics"
     notes: "CallNotes | None"
     spans: "CallSpans | None"
+    failed: "FailedCalls | None" = None
 
 
 def observers_of(session: Observed, gate: TenantGate, metrics: Metrics, watchers: Watchers) -> CallObservers:
     """A list for `SessionCalls` to walk."""
-    history, tracer = watchers
+    history, tracer, failed = watchers
     return CallObservers(
         CallMetrics(metrics, gate, session),
         None if history is None else CallNotes(history, session),
         None if tracer is None else CallSpans(tracer, session),
+        None if failed is None else FailedCalls(failed, session),
     )
 
 
@@ -173,6 +176,25 @@ class CallNotes:
         client = program.get("name", ""), program.get("version", "")
         self._origin = Origin(session.spec.key, session.principal.identity, public_id(session.id), client)
         return self._origin
+
+
+class FailedCalls:
+    """Tells of calls of one session that its backend has answered with an error."""
+
+    __slots__ = ("_session", "_told")
+
+    def __init__(self, told: Callable[[Observed, Answer], None], session: Observed) -> None:
+        self._told, self._session = told, session
+
+    def refused(self, message: Request, error: GatewayError, now: float) -> None:
+        """Its backend has not heard of it."""
+
+    def over(self, outcome: Outcome, error_type: str, seconds: float, size: int) -> None:
+        if error_type and isinstance(outcome, Answer):
+            self._told(self._session, outcome)
+
+    def served(self, asked: Asked, outcome: Outcome, error_type: str, seconds: float, size: int) -> None:
+        """What it took of the backend is over already."""
 
 
 class CallSpan(NamedTuple):

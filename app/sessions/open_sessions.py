@@ -2,17 +2,20 @@
 them. Only the registry adds and removes."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from app.backends.failures import Affected, FailureLog
 from app.domain import BackendSpec, public_id
+from app.processes.denials import SAID_BYTES, Denial, said_of
 from app.processes.endings import at_limit, raising
 from app.processes.process import BackendProcess
-from app.protocol.commands import Failed
+from app.protocol.commands import Answer, Call, Failed
 from app.protocol.jsonrpc import string_of
-from app.sessions.call_observers import printable
+from app.sessions.call_observers import Observed, printable
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.session import Session, SessionState
+from app.telemetry.metrics import method_label
 
 log = logging.getLogger(__name__)
 
@@ -111,13 +114,14 @@ class OpenSessions:
         return iter([*self.by_id.values(), *self.hidden.values()])
 
 
-def note_timeout(
-    failures: FailureLog, find: Callable[[str], BackendProcess | None], session: Session, failed: Failed
-) -> None:
+Find = Callable[[str], BackendProcess | None]
+
+
+def note_timeout(failures: FailureLog, find: Find, session: Session, failed: Failed) -> None:
     """Notes in the failure log that a call had no answer in time; its caller is told at which limit the process is."""
-    named, call = session.connection.process, failed.call
-    process = None if named is None else find(named)
-    tool = string_of(call.target) if call.method == "tools/call" else None
+    call = failed.call
+    process, tool = _about(find, session, call)
+    denials = () if process is None else process.denied(b"", time.monotonic())
     limit = "" if process is None else process.limit_reached(is_late=True)
     if limit:
         failed.error.advise(
@@ -128,12 +132,47 @@ def note_timeout(
         process,
         str(failed.error) + at_limit(limit, session.spec),
         method=call.method,
-        tool=tool and printable(tool),
+        tool=tool,
         affected=_affected(session),
         hint=raising(limit, session.spec),
     )
+    if process is not None and denials:
+        _log(process, call, tool, denials)
 
 
-def _affected(session: Session) -> Affected:
+def note_failed(failures: FailureLog, find: Find, session: Observed, answer: Answer) -> None:
+    """Notes in the failure log and in the log what was denied to a process whose call has failed."""
+    call = answer.call
+    process, tool = _about(find, session, call)
+    if process is None:
+        return
+    said = bytes(memoryview(answer.response.value)[:SAID_BYTES])
+    if denials := process.denied(said, time.monotonic()):
+        failures.denied(process, denials, method=call.method, tool=tool, affected=_affected(session))
+        _log(process, call, tool, denials)
+
+
+def _about(find: Find, session: Observed, call: Call) -> tuple[BackendProcess | None, str | None]:
+    """The process that the call went to, and the tool."""
+    named = session.connection.process
+    tool = string_of(call.target) if call.method == "tools/call" else None
+    return None if named is None else find(named), tool and printable(tool)
+
+
+def _log(process: BackendProcess, call: Call, tool: str | None, denials: Sequence[Denial]) -> None:
+    log.warning(
+        "A call failed, and something was denied to its backend",
+        extra={
+            "method": method_label(call.method),
+            "tool": tool,
+            "backend": process.spec.name,
+            "backend_tenant": process.spec.tenant,
+            "backend_process": process.id,
+            "denied": said_of(denials),
+        },
+    )
+
+
+def _affected(session: Observed) -> Affected:
     principal = session.principal
     return Affected(public_id(session.id), principal.tenant, principal.issuer, principal.subject)

@@ -35,6 +35,7 @@ LIMITS = (
     "unread_answers", "loop_share", "toolset_lists",
 )  # fmt: skip
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
+DENIALS = ("file", "address", "pids", "memory", "files", "disk")  # `processes.denials.Kind`
 PROCESS_LIMITS = ("memory", "disk", "files", "pids", "cpu", "memory_mb", "spawns_per_minute")
 FORK_FAILURES = ("not_python", "unfit", "differs", "died")
 # What confines a process: the names of `sandbox.tiers.Tier`, in lower case.
@@ -312,6 +313,9 @@ class Metrics:
         self.limits_hit = self._counter(
             "trunkline_limits_hit_total", "Times that processes, or starts of them, ran into a limit.", "limit"
         )
+        self.denials = self._counter(
+            "trunkline_denials_total", "What its sandbox or a limit denied a process, as far as it is known.", "kind"
+        )
         self.refusals = self._counter(
             "trunkline_refusals_total", "Requests that the gateway refused with status 400 or more.", "reason"
         )
@@ -386,6 +390,8 @@ class Metrics:
             self.rate_limited.labels(limit)
         for limit in PROCESS_LIMITS:
             self.limits_hit.labels(limit)
+        for kind in DENIALS:
+            self.denials.labels(kind)
         for reason in FAULTS:
             self.refusals.labels(reason)
         self.process_spawns.labels("failed")

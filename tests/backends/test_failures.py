@@ -4,14 +4,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_TIMEOUTS, STDERR_BYTES, Affected, FailureLog
+from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_OF_CALLS, STDERR_BYTES, Affected, FailureLog
 from app.domain import BackendSpec
 from app.processes._stderr import StderrRing
+from app.processes.denials import KEPT, Denials
 from app.processes.endings import Exit
 from app.processes.process import BackendProcess
 
 SPEC = BackendSpec("acme", "time", "/bin/time")
 START = datetime(2026, 1, 1, tzinfo=UTC)
+WHO = Affected("s", "acme", "key", "AAAA")
 
 
 @dataclass
@@ -24,6 +26,7 @@ class Died:
     pid: int = 77
     started_at: float = START.timestamp() - 2.5
     stderr: StderrRing = field(default_factory=StderrRing)
+    denials: Denials = field(default_factory=lambda: Denials(bytes.decode))
 
     def said(self, text: bytes) -> "Died":
         self.stderr.feed(text)
@@ -106,7 +109,7 @@ def test_tools_that_hang_push_out_no_last_words():
         hangs(log, tool)
     kept = log.of(SPEC.key)
     assert [(each.tool, each.times) for each in kept] == [
-        ("t19", 2), *((f"t{number}", 1) for number in range(18, 19 - MAX_TIMEOUTS, -1)), (None, 1),
+        ("t19", 2), *((f"t{number}", 1) for number in range(18, 19 - MAX_OF_CALLS, -1)), (None, 1),
     ]  # fmt: skip
     assert kept[-1].stderr == ("the last words",)
 
@@ -145,3 +148,26 @@ def test_a_check_tells_its_own_failures():
     log = log_of()
     log.not_started(BackendSpec("acme", "time:check", "/bin/time"), "No such file")
     assert log.backends() == set()
+
+
+def test_a_call_that_was_denied_something_is_kept_with_the_last_denials_and_counted_as_one():
+    log, died = FailureLog("n1"), Died()
+    for number in range(KEPT + 5):
+        died.denials.note("file", f"/srv/{number}")
+        log.denied(process(died), died.denials.take_last(), method="tools/call", tool="write", affected=WHO)
+    (failure,) = log.of(SPEC.key)
+    assert (failure.kind, failure.times, failure.tool) == ("denied", KEPT + 5, "write")
+    assert failure.detail == f"the call failed, and file was denied: /srv/{KEPT + 4}"
+    assert [each.what for each in failure.denials] == [f"/srv/{number}" for number in range(5, KEPT + 5)]
+    assert "`sandbox`" in failure.hint
+    assert failure.in_short().denials == ()
+
+
+def test_a_limit_that_was_met_in_a_call_has_the_advice_for_it():
+    log, died = FailureLog("n1"), Died()
+    died.denials.note("pids", "its 64 processes and threads (limits.pids)", 3)
+    died.denials.note("file", "/srv/a")
+    log.denied(process(died), died.denials.take_last(), method="tools/call", tool=None, affected=WHO)
+    (failure,) = log.of(SPEC.key)
+    assert failure.detail.endswith("pids was denied: its 64 processes and threads (limits.pids), and 1 more")
+    assert "limits.pids" in failure.hint

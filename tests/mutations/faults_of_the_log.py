@@ -2,6 +2,8 @@
 
 from tests.mutations.fault import Fault
 
+DENIED = ("tests/integration/test_denials.py",)
+
 IDS = ("tests/http/test_request_ids.py",)
 LINES = ("tests/telemetry/test_logs.py",)
 FOLLOWED = ("tests/integration/test_followed_requests.py",)
@@ -99,5 +101,41 @@ FAULTS_OF_THE_LOG = (
         "ALIKE = frozenset({401, 403, 404, 421})",
         "ALIKE = frozenset({401, 403, 421})",
         FRONT,
+    ),
+    # --- what is denied in a call
+    Fault(
+        "a call that fails is not looked at for what was denied",
+        "app/sessions/call_observers.py",
+        "if error_type and isinstance(outcome, Answer):",
+        "if not error_type:",
+        DENIED,
+    ),
+    Fault(
+        "refused forks are known only when all processes are measured",
+        "app/processes/process.py",
+        "self._count_denials(*self._group.denials())",
+        "pass",
+        DENIED,
+    ),
+    Fault(
+        "what the egress proxy refuses is not counted for the process",
+        "app/jail/egress/egress.py",
+        "self._on_denied(outgoing.destination)",
+        "pass",
+        DENIED,
+    ),
+    Fault(
+        "each failed call writes a line of the log",
+        "app/processes/process.py",
+        "if now - self._denied_at < _DENIED_EVERY_S:",
+        "if False:",
+        DENIED,
+    ),
+    Fault(
+        "readers see which paths were denied",
+        "app/admin/_backend_state.py",
+        '"affected": [], "stderr": [], "denials": []}',
+        '"affected": [], "stderr": []}',
+        DENIED,
     ),
 )

@@ -148,4 +148,11 @@ FAULTS_OF_THE_SANDBOX = (
         "why = error",
         ("tests/backends/checks/test_backend_check.py",),
     ),
+    Fault(
+        "who asks a process that dies at its start is not told why it died",
+        "app/processes/process.py",
+        "if self.exit is None and not self.is_stopping() and not self.received_bytes:",
+        "if False:",
+        ("tests/processes/test_process.py",),
+    ),
 )  # fmt: skip

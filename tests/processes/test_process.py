@@ -368,3 +368,15 @@ async def test_a_round_trip_takes_no_task(running):
         process.send(b"again")
         await listener.line(number)
     assert len(asyncio.all_tasks()) <= tasks  # one of before may have ended meanwhile
+
+
+async def test_who_asks_a_process_that_has_closed_its_input_and_said_nothing_hears_of_its_end(running, monkeypatch):
+    monkeypatch.setattr("app.processes.process._MUTE_GRACE_S", 600.0)
+    code = "import os, signal; os.close(0); signal.pause()"
+    process, listener = await running.start("closes", args=("-I", "-S", "-c", code))
+    await eventually(lambda: process._stdin.writer is None)
+    process.send(b"{}")
+    monkeypatch.setattr("app.processes.process._MUTE_GRACE_S", 0.05)
+    assert (await listener.exit()).description == "killed: it closed its input or output and lived on"
+    with pytest.raises(BackendExited, match="lived on"):
+        process.send(b"{}")

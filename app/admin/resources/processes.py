@@ -1,11 +1,12 @@
 """…/processes, of one tenant: the processes of its backends, and their stderr."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from app.admin._backend_state import DenialAnswer
 from app.admin._paging import AskedWindow, WindowQuery
 from app.admin._route import ResourceRouter
 from app.admin._view import add_list
@@ -14,8 +15,9 @@ from app.admin.idempotency import ONCE
 from app.admin.schemas.rows import answer_of
 from app.cluster.node_status.listing import Window
 from app.cluster.node_status.process_restart import Restarted
-from app.cluster.node_status.questions import PROCESSES, RESTART_PROCESS, STDERR
+from app.cluster.node_status.questions import DENIALS, PROCESSES, RESTART_PROCESS, STDERR
 from app.cluster.node_status.views import ProcessView
+from app.concurrency.at_once import at_once
 from app.domain import views
 from app.errors import NotFound, nodes_unavailable
 from app.http.problems import responses
@@ -34,6 +36,7 @@ class StderrAnswer(BaseModel):
     """The last lines that a process wrote to stderr, oldest first; control characters are escaped."""
 
     lines: list[str]
+    denials: list[DenialAnswer] = Field(description="What its sandbox and its limits denied it last, oldest first.")
 
 
 async def _window(asked: AskedWindow, process: OneProcess = None) -> WindowQuery[Window]:
@@ -69,8 +72,11 @@ async def restart_process(access: MayManage, process: ProcessId) -> Any:
 
 @router.get("/processes/{process}/stderr")
 async def read_stderr(access: MayManage, process: ProcessId, lines: Lines = DEFAULT_LINES) -> StderrAnswer:
-    """The last lines of stderr. For administrators only: servers may write secrets there."""
-    found = await access.admin.node.ask(STDERR, access.tenant, process, lines)
+    """The last lines of stderr, and what was denied to it. For administrators only: servers may write secrets there."""
+    node = access.admin.node
+    found, denied = await at_once(
+        node.ask(STDERR, access.tenant, process, lines), node.ask(DENIALS, access.tenant, process)
+    )
     if found is None:
         raise NotFound("Process not found")
-    return StderrAnswer(lines=list(found))
+    return StderrAnswer(lines=list(found), denials=[DenialAnswer.model_validate(asdict(each)) for each in denied or ()])

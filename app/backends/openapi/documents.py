@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import urljoin
 
 import anyio
 import anyio.to_thread
@@ -82,7 +83,10 @@ class Documents:
 
 def _kept(source: str, made: bytes) -> Made:
     stored = packed(made)
-    return Made(source, hashlib.sha256(made).hexdigest(), stored, unpacked(stored).server)
+    server = unpacked(stored).server
+    if server.startswith("/"):
+        server = urljoin(source, server).rstrip("/") if is_url(source) else ""
+    return Made(source, hashlib.sha256(made).hexdigest(), stored, server)
 
 
 async def _read(text: bytes) -> bytes:

@@ -39,6 +39,7 @@ from app.cluster.node_status.watching import Watching
 from app.domain import BackendSpec, Limits
 from app.jail.sandbox.report import SandboxView
 from app.limits.tenant_budgets import TenantBudgets
+from app.processes.denials import Denial
 from app.processes.process import BackendProcess
 from app.processes.supervisor import Supervisor
 from app.sessions.call_observers import program_of
@@ -190,6 +191,13 @@ class NodeOverview:
                 return each.stderr.last_lines(lines)
         return None
 
+    def denials(self, tenant: str, process: str) -> Sequence[Denial] | None:
+        """What was denied to the tenant's process last; None if there is no such process."""
+        for each in self._supervisor.processes:
+            if each.spec.tenant == tenant and each.id == process:
+                return each.denials.last
+        return None
+
     def backends(self, tenant: str, first: str, last: str) -> Sequence[BackendRunning]:
         """The tenant's backends from name `first` to `last` that run or have failed here. A single one has all its
         failures, several have the last one each, without details."""
@@ -332,4 +340,5 @@ def _process(process: BackendProcess, counted: Counted, now: float, node: str) -
         start_reason=process.origin.reason,
         sent_bytes=process.sent_bytes,
         received_bytes=process.received_bytes,
+        denied=process.denials.count,
     )

@@ -48,6 +48,7 @@ CREDENTIAL_USES = Question(NodeOverview.credential_uses, one_list)
 ACTIVITY = Question(NodeOverview.activity, _series)
 PROBLEMS = Question(NodeOverview.problems, one_list)
 STDERR = Question(NodeOverview.stderr, only_one, of_one=True, of_lost=True)
+DENIALS = Question(NodeOverview.denials, only_one, of_one=True, of_lost=True)
 END_SESSION = Question(NodeOverview.end_session, only_one, of_one=True, of_lost=True)
 RESTART_PROCESS = Question(NodeOverview.restart_process, only_one, of_one=True, of_lost=True)
 

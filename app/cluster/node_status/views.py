@@ -75,6 +75,7 @@ class ProcessView:
     start_reason: Annotated[str, "Why it was executed, although its backend's `start` is another."] = ""
     sent_bytes: Annotated[int, "Written for its stdin."] = 0
     received_bytes: Annotated[int, "Read from its stdout."] = 0
+    denied: Annotated[int, "How often its sandbox or a limit denied it something, as far as it is known."] = 0
 
     def position(self, sort: str) -> str:
         return position(sort, self.id, self.started_at.timestamp(), self.use.amounts(sort))

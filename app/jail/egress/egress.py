@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Self
@@ -23,7 +23,7 @@ from app.jail.egress.allowed import Allowed, AllowedRule, NothingElse
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
 from app.jail.egress.outgoing import Outgoing, PortRule, Rule
-from app.jail.egress.refusals import Reason
+from app.jail.egress.refusals import DENIALS, Reason
 from app.jail.sandbox.environment import proxy_environment
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
@@ -209,6 +209,7 @@ class EgressLine:
         self._is_closed = False
         self._count = 0
         self._refused = deque[tuple[str, str]](maxlen=_REFUSED_KEPT)
+        self._on_denied: Callable[[str], None] = lambda destination: None
         self._connections: dict[Connection, anyio.CancelScope] = {}
         self._loop.add_reader(self._node_end, self._on_listeners)
 
@@ -230,9 +231,9 @@ class EgressLine:
         """The descriptor through which the listeners are to be sent; it is the caller's from now on."""
         return self._their_end.detach()
 
-    def started(self, process_id: str) -> None:
-        """The process's name, for the log and for rules."""
-        self._process = process_id
+    def started(self, process_id: str, on_denied: Callable[[str], None] = lambda destination: None) -> None:
+        """The process's name, for the log and for rules. `on_denied` is told of destinations that are kept from it."""
+        self._process, self._on_denied = process_id, on_denied
 
     def close(self) -> None:
         """Ends the listeners and all connections. Idempotent."""
@@ -337,6 +338,8 @@ class EgressLine:
 
     def note(self, outgoing: Outgoing, reason: Reason) -> None:
         self._refused.append((outgoing.destination, reason.label))
+        if reason in DENIALS:
+            self._on_denied(outgoing.destination)
 
     @property
     def refused(self) -> Sequence[tuple[str, str]]:

@@ -55,6 +55,10 @@ class Reason(Enum):
         return self.value.label
 
 
+# By a rule or a limit; the others are failures of the network, or of who asks.
+DENIALS = frozenset({Reason.PORT, Reason.ADDRESS, Reason.RULE, Reason.PROCESS_FULL, Reason.TENANT_FULL})
+
+
 class Refused(Exception):
     """The connection is not made. `detail` is for the program that asked for it."""
 

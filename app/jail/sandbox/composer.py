@@ -1,7 +1,7 @@
 """Composes what the spawner is told: the command, what it may see, and what it gives up."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,10 +77,10 @@ class Confined:
         line = () if self.line is None else (self.line.take_channel(),)
         return (*line, *map(os.dup, self.handed))
 
-    def started(self, process_id: str) -> None:
-        """The name of the process, for the log of its connections."""
+    def started(self, process_id: str, on_denied: Callable[[str], None] = lambda destination: None) -> None:
+        """The name of the process, for the log of its connections. `on_denied`: as `EgressLine.started`."""
         if self.line is not None:
-            self.line.started(process_id)
+            self.line.started(process_id, on_denied)
 
     def close(self) -> None:
         """Ends its connections through the egress proxy. Idempotent."""

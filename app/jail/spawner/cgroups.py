@@ -207,12 +207,21 @@ class Group:
         throttled = _keys(f"{cpu}/cpu.stat")
         return Usage(
             memory_bytes=_resident(_keys(f"{memory}/memory.stat"), "" if is_v2 else "total_"),
-            oom_kills=_keys(f"{memory}/{'memory.events' if is_v2 else 'memory.oom_control'}").get("oom_kill", 0),
+            oom_kills=_keys(f"{memory}/{self._of_kills}").get("oom_kill", 0),
             pids=_number(f"{pids}/pids.current"),
             refused_forks=_keys(f"{pids}/pids.events").get("max", 0),
             cpu_us=_keys(f"{self._at(UNIFIED)}/cpu.stat").get("usage_usec", 0),
             throttled_us=throttled.get("throttled_usec", 0) or throttled.get("throttled_time", 0) // 1000,
         )
+
+    def denials(self) -> tuple[int, int]:
+        """Forks that were refused, and kills for want of memory: as `usage`, by two files."""
+        refused = _keys(f"{self._at('pids')}/pids.events").get("max", 0)
+        return refused, _keys(f"{self._at('memory')}/{self._of_kills}").get("oom_kill", 0)
+
+    @property
+    def _of_kills(self) -> str:
+        return "memory.events" if self._is_v2("memory") else "memory.oom_control"
 
     def limit_that_killed(self) -> str:
         """Whose memory limit had the kernel kill a member: `memory` of the process, `tenant_memory`, or empty."""

@@ -27,7 +27,7 @@ from app.node.parts.records import Records
 from app.node.parts.routes import Routes
 from app.node.parts.watching import Watched, watch
 from app.sessions.call_observers import Watchers
-from app.sessions.open_sessions import note_timeout
+from app.sessions.open_sessions import note_failed, note_timeout
 from app.sessions.registry import SessionRegistry
 from app.sessions.routes import caller_key
 from app.sessions.sessionless.pooled_session import CallerHomes
@@ -80,7 +80,9 @@ async def open_sessions(
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
             tallies=(tallies := Tallies()),
-            watchers=Watchers(history, opening.tracer),
+            watchers=Watchers(
+                history, opening.tracer, partial(note_failed, processes.failures, processes.supervisor.find)
+            ),
         )
     )
     _show_use(opening, registry, processes)

@@ -18,6 +18,9 @@ _OF_SCHEMA = (
 )  # fmt: skip
 
 
+_is_path = re.compile(r"/(?![/\\])[^\s{}?#]*").fullmatch
+
+
 def is_swagger(document: dict[str, Any]) -> bool:
     """Whether the document is one of Swagger 2.0. Raises UnfitDocument: it is none at all, or of another version."""
     version, swagger = str(document.get("openapi", "")), str(document.get("swagger", ""))
@@ -34,15 +37,17 @@ def is_swagger(document: dict[str, Any]) -> bool:
 
 
 def server_of(document: dict[str, Any], *, swagger: bool) -> str:
-    """The base address that the document names, if it is an absolute one; else empty."""
+    """The base address that the document names: the first absolute one, else a path at the document's own server; empty
+    if it is neither."""
     if not swagger:
-        return next(iter(servers_of(document)), "")
+        named = [each.get("url") for each in _list(document.get("servers")) if isinstance(each, dict)]
+        paths = [each for each in named if isinstance(each, str) and _is_path(each)]
+        return next(iter((*servers_of(document), *paths)), "" if named else "/")
     schemes = [each for each in _list(document.get("schemes")) if each in ("https", "http")] or ["https"]
     scheme = "https" if "https" in schemes else schemes[0]
     host, path = document.get("host"), document.get("basePath")
-    if not isinstance(host, str) or not host:
-        return ""
-    return _absolute(f"{scheme}://{host}{path if isinstance(path, str) else ''}")
+    base = path if isinstance(path, str) and _is_path(path) else "/"
+    return _absolute(f"{scheme}://{host}{base}") if isinstance(host, str) and host else base
 
 
 def servers_of(node: dict[str, Any]) -> list[str]:

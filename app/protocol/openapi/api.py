@@ -44,9 +44,9 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Api(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`server`: where the document says that the API is; empty if it does not. `keys`: names of query parameters that
-    carry a credential. `left_out`: a sentence for each thing that could not be made; `more_left_out`: how many there
-    are besides."""
+    """`server`: where the document says that the API is, perhaps only its path; empty if it does not. `keys`: names of
+    query parameters that carry a credential. `left_out`: a sentence for each thing that could not be made;
+    `more_left_out`: how many there are besides."""
 
     title: str
     version: str

@@ -27,6 +27,8 @@ async def fetched(key: tuple[str, str], url: str) -> bytes:
     assert key == KEY
     if url.endswith("none"):
         raise UpstreamFailed("HTTP 404")
+    if url.endswith("relative"):
+        return json.dumps({**SHOP, "servers": [{"url": "/api/v3"}]}).encode()
     return TEXT.encode()
 
 
@@ -53,6 +55,7 @@ async def test_what_is_made_of_an_address():
     made = await reader().made(KEY, "https://far.example/openapi.json")
     assert made.source == "https://far.example/openapi.json"
     assert made.digest == (await reader().made(KEY, TEXT)).digest
+    assert (await reader().made(KEY, "https://far.example/docs/relative")).server == "https://far.example/api/v3"
     with pytest.raises(UpstreamFailed):
         await reader().made(KEY, "https://far.example/none")
 

@@ -100,6 +100,20 @@ def test_what_is_known_of_the_api():
     assert unpacked(packed(encoded(api))) == api
 
 
+@pytest.mark.parametrize(
+    ("said", "server"),
+    [
+        ({"servers": [{"url": "/v1"}, {"url": "https://shop.example/v1/"}]}, "https://shop.example/v1"),
+        ({"servers": [{"url": "/v1"}]}, "/v1"),
+        ({}, "/"),
+        ({"servers": [{"url": "{scheme}://shop.example"}]}, ""),
+        ({"servers": [{"url": "//[shop.example"}, 3]}, ""),
+    ],
+)
+def test_where_the_api_is(said, server):
+    assert api_of(alone({}, **said)).server == server
+
+
 def test_swagger_2_is_read_too():
     api = api_of(PETS)
     assert api.server == "https://pets.example/api"
