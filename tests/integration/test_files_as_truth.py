@@ -138,7 +138,7 @@ def test_a_document_of_openapi_is_the_text_of_its_file(files, gateway, tmp_path)
     shop = {"url": "https://shop.example/v1", "openapi": "shop.json", "headers": {"Authorization": "${env:FAR_KEY}"}}
     pets = {"openapi": "pets.json"}  # its document says where it is
     path = files.put({"version": 1, "tenants": {"apis": {"backends": {"shop": shop, "pets": pets}}}})
-    assert "cannot read" in files.apply(path, "--yes", code=1).stderr
+    assert "cannot read" in files.apply(path, "--yes", code=2).stderr
     (tmp_path / "pets.json").write_text(json.dumps(PETS))
     (tmp_path / "shop.json").write_text(json.dumps(SHOP))
     files.apply(path, "--yes")

@@ -97,6 +97,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
         {"proxy": "https://proxy.example", "proxy_auth": "me:pass"},
     ),
 }
+APART = {"openapi"}  # an export has what a document is known by: tests/integration/test_files_as_truth.py
 NAMING = {"toolset", "steps", "members", "jwks_url", "discovery_url"}  # what there is: the examples only
 
 
@@ -204,7 +205,7 @@ def _quiet(_: str) -> None:
 
 def _bodies(kind: Kind) -> list[dict[str, Any]]:
     """As few as have every value that the body takes, of every member."""
-    found, taken = list[dict[str, Any]](), {kind.named_by}
+    found, taken = list[dict[str, Any]](), {kind.named_by, *APART}
     for number, base in enumerate(BASES[kind.section]):
         bodies, members = _packed(base, kind.body, kind.named_by, ("x",) if number else TEXTS)
         found, taken = [*found, *bodies], taken | members
@@ -219,7 +220,7 @@ def _packed(
     """Bodies with this base, and the members of which there is a value."""
     packs: list[tuple[dict[str, Any], set[str]]] = [(base, set())]
     for path, members in _variants(model.model_json_schema(), texts):
-        if path == named_by or not _is_taken(model, _merged(base, members)):
+        if path in (named_by, *APART) or not _is_taken(model, _merged(base, members)):
             continue
         for number, (body, paths) in enumerate(packs):
             if path not in paths and _is_taken(model, merged := _merged(body, members)):
