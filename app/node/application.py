@@ -97,7 +97,6 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         rates=RateLimiter("rest", metrics.rate_limited),
         answered_once=AnsweredOnce(IdempotencyRepository(records.database), settings.secret_key, _now),
     )
-    issuers = _add_what_anybody_may_ask(app, records, metrics)
     forwarding = Forwarding(gateway.routing.peers, metrics, gateway.passing, registry.backend)
     unknown = RateLimiter("unknown_sessions", metrics.rate_limited)
     remote = RemoteSessions(registry, ownership, router, forwarding, gateway.sessions.take_over, unknown)
@@ -113,7 +112,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         settings.public_url,
         _inside(gateway),
         gateway.tracer,
-        issuers,
+        _add_what_anybody_may_ask(app, records, metrics),
     )
     visitors = _visitors(gateway)
     by_issuer = IssuerSignIn(records.issuers, credentials.outbound, credentials.sealer, _now)

@@ -22,7 +22,7 @@ def test_a_check_names_what_modes_keep_from_the_user_that_the_list_of_homes_show
         (missed,) = check["missed"]
         assert missed == {
             "kind": "file", "what": str(notes), "access": "write", "count": 1, "proposal": None, "uid": uid,
-            "note": None,
+            "note": None, "granted_by": None, "may_grant": False,
         }  # fmt: skip
         assert f"the user {uid}, who may not write {notes}" in check["failure"]["hint"]
         os.chown(notes, uid, uid)

@@ -23,7 +23,7 @@ from app.jail.sandbox.sandboxes import Unconfined
 from app.jail.spawner import tree
 from app.jail.spawner.client import Command
 from app.jail.spawner.wire import INNER_STATUS_FD
-from app.processes.endings import RAISING
+from app.processes.endings import raising
 from app.processes.measuring import Use
 from app.processes.pipes import PipeLimits
 from app.processes.process import BackendProcess, ProcessState
@@ -290,7 +290,7 @@ async def test_a_process_with_too_much_on_the_disk_is_killed(running, variable):
     _, listener = await running.start("echo", **fields, state="keep", isolation="shared")
     exit = await listener.exit()
     assert (exit.limit, exit.description) == ("disk", "killed: it wrote more than the 2 MiB of limits.disk_mb")
-    assert exit.error().hint == RAISING["disk"]
+    assert exit.error().hint == raising("disk", spec_of("echo", limits=ProcessLimits(disk_mb=2)))
     assert of_all.exits == []
     await eventually(lambda: running.value("trunkline_limits_hit_total", limit="disk") == 1)
 
@@ -316,7 +316,8 @@ async def test_no_process_is_started_in_a_home_that_is_full(running, tmp_path, c
     (home,) = (tmp_path / "acme" / "kept").glob("*/home")
     (home / "file").write_bytes(bytes(2 << 20))
     error = await spawn_failure(running, **fields)
-    assert (error.limit, error.started, error.hint) == ("disk", False, RAISING["disk"])
+    hint = raising("disk", spec_of("echo", limits=ProcessLimits(disk_mb=1)))
+    assert (error.limit, error.started, error.hint) == ("disk", False, hint)
     assert "1 MiB of limits.disk_mb" in str(error)
     assert str(tmp_path) not in str(error)
     assert running.value("trunkline_limits_hit_total", limit="disk") == 1

@@ -91,9 +91,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     supervisor = await stack.enter_async_context(Supervisor(metrics, options))
     failures = FailureLog(opening.node_id, users_of=opening.sessions.users_of)
     limits = PoolOptions(
-        max_processes=settings.max_processes,
-        deadline_s=settings.pool_wait_s,
-        warm_bytes=settings.warm_memory_mb << 20,
+        max_processes=settings.max_processes, deadline_s=settings.pool_wait_s, warm_bytes=settings.warm_memory_mb << 20
     )
     memory = TenantMemory(budgets, lambda: supervisor.processes, sandboxes)
     supervisor.meter.measured.listen(memory.measured)

@@ -108,7 +108,8 @@ async def _one(
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
+    with suppress(OSError, ssl.SSLError):  # one side is gone, which the other is told
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
     writer.close()

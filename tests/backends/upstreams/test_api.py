@@ -88,7 +88,7 @@ async def test_a_cancelled_call_is_closed_at_once():
         link.send(GET)
         await begun.wait()
         link.send(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}')
-        async with asyncio.timeout(4):  # less than what a server of MCP has to end a call
+        async with asyncio.timeout(4):  # calm: less than what a server of MCP has to end a call
             while server.connections:
                 await asyncio.sleep(0.01)
         assert heard.lines == heard.failed == []

@@ -97,6 +97,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
         {"proxy": "https://proxy.example", "proxy_auth": "me:pass"},
     ),
 }
+APART = {"openapi"}  # an export has what a document is known by: tests/integration/test_files_as_truth.py
 NAMING = {"toolset", "steps", "members", "jwks_url", "discovery_url"}  # what there is: the examples only
 
 
@@ -170,9 +171,11 @@ def _require_round_trip(here: Rest, there: Rest, tenant: str, folder: Path) -> N
     sections = tuple(kind.section for kind in KINDS)
     exported = export([read_tenant(here, tenant, sections)])
     (folder / "gateway.yaml").write_text(exported.text())
+    kinds = {"_KEY": OURS.key, "_PROXY_AUTH": "me:another"}  # other secrets have no form
     filled = {
-        name: OURS.key if name.endswith("_KEY") else f"{name}:{'x' * 32}" for name in exported.variables
-    }  # fmt: skip
+        name: next((each for end, each in kinds.items() if name.endswith(end)), f"{name}-{'x' * 32}")
+        for name in exported.variables
+    }
     wanted = read_files([str(folder / "gateway.yaml")], filled)
     steps = make_plan(here, wanted, prune=True).steps
     changed = [change for step in steps for change in step.changes if not change.is_secret]
@@ -202,7 +205,7 @@ def _quiet(_: str) -> None:
 
 def _bodies(kind: Kind) -> list[dict[str, Any]]:
     """As few as have every value that the body takes, of every member."""
-    found, taken = list[dict[str, Any]](), {kind.named_by}
+    found, taken = list[dict[str, Any]](), {kind.named_by, *APART}
     for number, base in enumerate(BASES[kind.section]):
         bodies, members = _packed(base, kind.body, kind.named_by, ("x",) if number else TEXTS)
         found, taken = [*found, *bodies], taken | members
@@ -217,7 +220,7 @@ def _packed(
     """Bodies with this base, and the members of which there is a value."""
     packs: list[tuple[dict[str, Any], set[str]]] = [(base, set())]
     for path, members in _variants(model.model_json_schema(), texts):
-        if path == named_by or not _is_taken(model, _merged(base, members)):
+        if path in (named_by, *APART) or not _is_taken(model, _merged(base, members)):
             continue
         for number, (body, paths) in enumerate(packs):
             if path not in paths and _is_taken(model, merged := _merged(body, members)):

@@ -308,11 +308,11 @@ async def test_a_program_of_pyenv_is_run_by_its_own_python(here, place):
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="apt-get install default-jre-headless")
 async def test_java_finds_its_settings_and_knows_its_memory_whoever_starts_it(here):
-    done = await here.run(["sh", "-c", "java -XshowSettings:vm -version"], limits=ProcessLimits(memory_mb=400))
+    done = await here.run(["sh", "-c", "java -XshowSettings:vm -version"], limits=ProcessLimits(memory_mb=1000))
     assert (done.description, "Runtime Environment" in done.stderr) == ("exit status 0", True), done.stderr
     heap = re.search(r"Max\. Heap Size \(Estimated\): ([0-9.]+)M", done.stderr)
     assert heap is not None, done.stderr
-    assert float(heap[1]) <= 400 / 4
+    assert float(heap[1]) <= 1000 / 4
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="apt-get install chromium")
