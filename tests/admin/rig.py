@@ -60,6 +60,7 @@ from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
 from app.node.application import build_api
+from app.processes.denials import Denial
 from app.protocol.toolset.offer import Known, Offer
 from app.sessions.directory import BackendDirectory
 from app.storage.access.api_keys import ApiKeyRepository
@@ -206,6 +207,10 @@ class Node:
     def stderr(self, tenant: str, process: str, lines: int) -> list[str] | None:
         known = any(view.id == process for view in self.started.get(tenant, []))
         return ["first", "second", "third"][-lines:] if known else None
+
+    def denials(self, tenant: str, process: str) -> list[Denial] | None:
+        known = any(view.id == process for view in self.started.get(tenant, []))
+        return [Denial("file", "/srv/a", AT)] if known else None
 
     async def check(self, spec: BackendSpec, limits: Limits, steps: Steps) -> CheckResult:
         self.checked.append(spec)

@@ -14,6 +14,7 @@ from app.backends.failures import Affected, BackendFailure
 from app.cluster.node_status.listing import Use
 from app.cluster.node_status.views import BackendRunning, FailureView, TenantUse
 from app.errors import ShuttingDown
+from app.processes.denials import Denial
 
 TENANT = "/api/v1/tenants/acme"
 ALL = "/api/v1/tenants/-"
@@ -66,11 +67,12 @@ async def test_processes_are_listed_and_their_last_words_are_for_administrators(
         "id": "p1", "tenant": "acme", "backend": "echo", "pid": 1234, "state": "leased",
         "started_at": "2026-01-01T00:00:00Z", "age_s": 1.0, "sessions": ["s1"], "session_count": 1, "stderr_lines": 3,
         "node": "n1", "tier": "none", "start": "exec", "start_reason": "", "sent_bytes": 0, "received_bytes": 0,
-        **NOTHING,
+        "denied": 0, **NOTHING,
     }  # fmt: skip
     path = TENANT + "/processes/p1/stderr"
-    assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"]}
-    assert (await rig.ask("GET", path + "?lines=1")).json() == {"lines": ["third"]}
+    denials = [{"kind": "file", "what": "/srv/a", "at": "2026-01-01T00:00:00Z"}]
+    assert (await rig.ask("GET", path)).json() == {"lines": ["first", "second", "third"], "denials": denials}
+    assert (await rig.ask("GET", path + "?lines=1")).json() == {"lines": ["third"], "denials": denials}
     reader = await rig.key("acme", "tenant:read")
     assert (await rig.ask("GET", TENANT + "/processes", key=reader)).status_code == 200
     assert (await rig.ask("GET", path, key=reader)).status_code == 403
@@ -398,7 +400,8 @@ async def test_a_backend_is_what_it_is_on_all_nodes(rig):
 
 async def test_failures_of_all_nodes_come_newest_first_and_their_details_are_for_administrators(rig):
     affected = (Affected("s1", "acme", "key", "AAAA"),)
-    details: dict[str, Any] = {"stderr": ("oh no",), "affected": affected, "affected_count": 1, "tool": "dig"}
+    denied = {"denials": (Denial("file", "/srv/a", datetime(2026, 1, 1, tzinfo=UTC)),)}
+    details: dict[str, Any] = {"stderr": ("oh no",), "affected": affected, "affected_count": 1, "tool": "dig", **denied}
     rig.node.ran["acme"] = [
         BackendRunning(name="echo", node="n1", failures=(failure("n1", 3), failure("n1", 1))),
         BackendRunning(name="echo", node="n2", failures=(failure("n2", 2, **details),)),
@@ -409,9 +412,11 @@ async def test_failures_of_all_nodes_come_newest_first_and_their_details_are_for
     assert (shown["last_failure"]["node"], shown["silent_nodes"]) == ("n1", ["n3"])
     second = shown["failures"][1]
     assert (second["stderr"], second["tool"], second["affected"][0]["subject"]) == (["oh no"], "dig", "AAAA")
+    assert [each["what"] for each in second["denials"]] == ["/srv/a"]
     reader = await rig.key("acme", "tenant:read")
     second = (await rig.ask("GET", TENANT + "/backends/echo", key=reader)).json()["failures"][1]
     assert (second["stderr"], second["tool"], second["affected"], second["affected_count"]) == ([], None, [], 1)
+    assert second["denials"] == []
 
 
 async def test_what_went_wrong_anywhere_comes_newest_first(rig):
