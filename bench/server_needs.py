@@ -3,9 +3,9 @@
     .venv/bin/python bench/server_needs.py [--tier N] [--limits pids=512,memory_mb=1024] SERVERS.json [NAME ...]
 
 SERVERS.json is a list of `{"name", "argv", "env", "call": [TOOL, ARGUMENTS]}`, all but the first two optional. With
-`--tier -1` they run outside of any sandbox and limit. Processes with threads, memory of their own (without what is
-shared with others, with what is in their files in memory), open files of the process with most of them, and MiB in
-home and temporary files are looked at 20 times a second.
+`--tier -1` they run outside of any sandbox and limit, and reach whatever they dial: begin with `unshare --net`.
+Processes with threads, memory of their own (without what is shared with others, with what is in their files in memory),
+open files of the process with most of them, and MiB in home and temporary files are looked at 20 times a second.
 """
 
 import argparse

@@ -74,6 +74,13 @@ class _Reading:
     more: list[str]
     python: str = ""
 
+    def use_python(self, text: str) -> None:
+        """Raises NotInstallable: it is no version."""
+        if (found := _python.fullmatch(text)) is None:
+            words = f"`{self.runner} --python {text[:100]}`: name a version, such as 3.12, that the nodes have"
+            raise NotInstallable(words)
+        self.python = found[1]
+
 
 def program_of(word: str) -> str:
     """The name of a program, whatever its path, also of Windows."""
@@ -148,9 +155,9 @@ def _take_option(reading: _Reading, option: str, waiting: list[str]) -> None:
     elif name in _PACKAGES and is_npm:
         reading.named.append(needed())
     elif name in _MORE and not is_npm:
-        reading.more += [each for each in needed().split(",") if each.strip()]
+        reading.more.extend(each for each in needed().split(",") if each.strip())
     elif name in _PYTHONS and not is_npm:
-        reading.python = _version_of_python(reading, needed())
+        reading.use_python(needed())
     elif name in _IDLE_WITH_VALUE:
         needed()
     elif name not in _IDLE:
@@ -167,13 +174,6 @@ def _not_understood(reading: _Reading, name: str) -> NotInstallable:
         f"`{reading.runner} {name}` is an option that no installed package can have: leave it out, or install the "
         "package yourself and name its program as `command`"
     )
-
-
-def _version_of_python(reading: _Reading, text: str) -> str:
-    if (found := _python.fullmatch(text)) is None:
-        words = f"`{reading.runner} --python {text[:100]}`: name a version, such as 3.12, that the nodes have"
-        raise NotInstallable(words)
-    return found[1]
 
 
 def _request(reading: _Reading, named: Sequence[str], program: str, args: Sequence[str]) -> PackageRequest:

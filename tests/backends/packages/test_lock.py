@@ -40,11 +40,14 @@ def test_the_same_package_for_another_python_is_another_lock():
     assert lock.hash != replace(lock, python="3.12").hash
 
 
+FROM = "resolved"
+
+
 @pytest.mark.parametrize("other", [
     {"version": "1", "integrity": "sha1-AAAA"}, {"version": "1"},
     {"version": "1", "integrity": INTEGRITY, "link": True},
-    {"version": "1", "integrity": INTEGRITY, "resolved": "git+ssh://git@host.example/x.git#1"},
-    {"version": "1", "integrity": INTEGRITY, "resolved": "file:../x"},
+    {"version": "1", "integrity": INTEGRITY, FROM: "git+ssh://git@host.example/x.git#1"},
+    {"version": "1", "integrity": INTEGRITY, FROM: "file:../x"},
 ])  # fmt: skip
 def test_a_package_of_npm_without_a_hash_or_from_elsewhere_is_refused(other):
     with pytest.raises(LockRefused, match="node_modules/other"):
@@ -57,8 +60,11 @@ def test_a_package_of_npm_in_another_place_is_refused(place):
         npm(**{place: {"version": "1", "integrity": INTEGRITY}}).check()
 
 
+HOST = "https://host.example"
+
+
 @pytest.mark.parametrize("content", [
-    "mcp-notes==1.0\n", f"mcp-notes>=1.0 {HASH}\n", f"mcp-notes==1.0 {HASH}\n--index-url https://host.example\n",
+    "mcp-notes==1.0\n", f"mcp-notes>=1.0 {HASH}\n", f"mcp-notes==1.0 {HASH}\n--index-url {HOST}\n",
     f"mcp-notes==1.0 {HASH}\nother @ https://host.example/x.whl {HASH}\n", "", f"other==1 {HASH}\n",
 ])  # fmt: skip
 def test_a_requirement_of_python_without_a_version_or_a_hash_is_refused(content):

@@ -65,7 +65,7 @@ def test_what_is_there_already_is_no_package(line):
     ("uvx --from git+https://host.example/x@v1 x", "publish it to a registry"),
     ("uvx --from /srv/project x", "publish it to a registry"), ("uvx 'x @ https://host.example/x.whl'", "publish"),
     ("npx --registry https://host.example notes", "NPM_REGISTRY"),
-    ("uvx --index-url https://host.example x", "PYPI_INDEX"),
+    ("uvx --index-url=file:///srv/index x", "PYPI_INDEX"),
     ("npx", "names no package"), ("npx -y", "names no package"), ("uvx --from", "needs a value"),
     ("npx -c 'notes serve'", "is an option that no installed package can have"),
     ("uvx --python /opt/python x", "name a version"), ("npx -p notes '../x'", "is not the name of a program"),

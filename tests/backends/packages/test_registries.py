@@ -49,15 +49,19 @@ def test_what_uv_is_configured_to_use_is_handed_to_it(home):
     assert not source.has_default
 
 
+DEFAULT = "https://pkg.example/index"
+
+
 def test_else_what_pip_is_configured_to_use(home, tmp_path):
-    (tmp_path / "index/simple").mkdir(parents=True)
-    text = f"[global]\nindex-url = https://pkg.example/index\nextra-index-url = file://{tmp_path}/index/simple\n"
+    own = tmp_path / "index" / "simple"
+    own.mkdir(parents=True)
+    text = f"[global]\nindex-url = {DEFAULT}\nextra-index-url = file://{own}\n"
     put(home / ".config/pip/pip.conf", text)
     source = of_pypi(None, {"PIP_FIND_LINKS": "/nowhere"}, home)
     assert source.places == {("pkg.example", 443)}
     assert source.read == (str(tmp_path / "index"),)
     assert source.env == {
-        "UV_DEFAULT_INDEX": "https://pkg.example/index", "UV_INDEX": f"file://{tmp_path}/index/simple",
+        "UV_DEFAULT_INDEX": DEFAULT, "UV_INDEX": f"file://{own}",
         "UV_FIND_LINKS": "/nowhere", "UV_INDEX_STRATEGY": "unsafe-best-match", "UV_NO_CONFIG": "1",
     }  # fmt: skip
 
