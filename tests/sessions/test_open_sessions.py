@@ -18,7 +18,7 @@ SPEC = BackendSpec("acme", "echo", "server")
 def test_the_limit_at_which_the_process_is_goes_to_the_caller_and_into_the_failure(limit: str) -> None:
     process: Any = SimpleNamespace(
         limit_reached=lambda *, is_late: limit if is_late else "memory", started_at=0.0, id="p", pid=1,
-        stderr=SimpleNamespace(last_lines=list),
+        stderr=SimpleNamespace(last_lines=list), denied=lambda said, now: (), denials=SimpleNamespace(last=()),
     )  # fmt: skip
     session: Any = SimpleNamespace(
         connection=SimpleNamespace(process="p"), spec=SPEC, id="s", principal=Principal("acme", "key", "k", frozenset())
