@@ -63,6 +63,15 @@ async def failure_of(upstreams, spec) -> GatewayError:
     return failed
 
 
+def end(connection):
+    """Ends it when the other side has: a reset, because something was not read, would take the reason with it."""
+    with suppress(OSError):
+        connection.settimeout(10)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+
+
 @contextmanager
 def refusing(context):
     """A server that says why it ends a handshake, as all do but those of asyncio; its URL."""
@@ -73,8 +82,10 @@ def refusing(context):
                 while True:
                     raw, _ = listener.accept()
                     raw.settimeout(10)
-                    with raw, suppress(ssl.SSLError), context.wrap_socket(raw, server_side=True) as connection:
-                        connection.recv(1)
+                    with raw, raw.dup() as same:
+                        with suppress(ssl.SSLError), context.wrap_socket(raw, server_side=True) as connection:
+                            connection.recv(1)
+                        end(same)
 
         thread = Thread(target=serve)
         thread.start()
