@@ -53,6 +53,13 @@ FAULTS_OF_UPSTREAMS = (
         CHANNEL,
     ),
     Fault(
+        "a backend by URL is led to the gateway's own Redis",
+        "app/node/parts/upstreams.py",
+        "own_hosts, own_ports, own_parts(settings))",
+        "own_hosts, own_ports)",
+        ("tests/node/test_gateway_wiring.py",),
+    ),
+    Fault(
         "an address of an upstream is not checked",
         "app/backends/upstreams/connecting.py",
         "                self._policy.require(address, url)",

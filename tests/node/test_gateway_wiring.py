@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -18,7 +19,7 @@ from app.cluster.peers import dead_nodes as dead_peers
 from app.cluster.peers.client import PeerClient
 from app.cluster.routing import heartbeat, router
 from app.domain import BackendSpec, Principal
-from app.errors import SessionNotFound
+from app.errors import GatewayError, SessionNotFound
 from app.jail.sandbox.probes.prober import TierReport
 from app.jail.sandbox.probes.probing import Probing
 from app.jail.sandbox.tiers import Tier
@@ -379,6 +380,15 @@ async def test_what_processes_and_servers_elsewhere_make_the_loop_do_is_their_te
 
 def _has(node: Gateway, key: tuple[str, str]) -> bool:
     return key in node.processes.pool.snapshot()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+async def test_no_server_is_reached_where_the_gateway_has_its_redis(alone: Make, host: str, empty_redis: str) -> None:
+    port = urlsplit(empty_redis).port
+    allowed = alone(REDIS_URL=empty_redis, NODE_URL="http://127.0.0.1:9", UPSTREAM_ALLOW="127.0.0.0/8")
+    async with open_gateway(allowed) as node:
+        with pytest.raises(GatewayError, match="of the gateway itself"):
+            await node.processes.upstreams.fetch(("acme", "shop"), f"http://{host}:{port}/openapi.json", 1000)
 
 
 async def test_the_database_is_watched(settings: Callable[[int], Settings], tmp_path: Path) -> None:

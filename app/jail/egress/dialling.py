@@ -177,7 +177,7 @@ def _not_public(outgoing: Outgoing) -> Refused:
 
 
 def _of_the_gateway(outgoing: Outgoing) -> Refused:
-    return Refused(Reason.ADDRESS, f"{outgoing.destination} is the gateway's own")
+    return Refused(Reason.ADDRESS, f"{outgoing.destination} is of the gateway itself")
 
 
 def _not_led_to(outgoing: Outgoing) -> Refused:

@@ -14,6 +14,7 @@ from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Names
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
+from app.node.parts.own_parts import own_parts
 from app.settings.environment import PREFIX
 from app.settings.settings import Settings
 
@@ -29,7 +30,8 @@ async def open_upstreams(opening: Opening, credentials: Credentials, apis: Apis,
     """Connects to nothing yet."""
     settings = opening.settings
     policy = policy_of(settings)
-    dialler = Dialler(Names(), policy.allow, _own_hosts(settings), _own_ports(settings))
+    own_hosts, own_ports = _own_hosts(settings), _own_ports(settings)
+    dialler = Dialler(Names(), policy.allow, own_hosts, own_ports, own_parts(settings))
     open_secrets, limit_bytes = SecretOpener(credentials.sealer), settings.max_line_bytes
     proxy = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
     connector = Connector(dialler, policy, TlsContexts(ca=settings.outbound_ca), proxy)
