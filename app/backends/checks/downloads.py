@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from app.backends.packages.recognition import RUNNERS, program_of
+from app.backends.packages.recognition import RUNNERS
+from app.text.command_line import program_name
 
 _PIP = "pipx install {pip}` or `uv tool install {}"
 _NPM = "npm install --global {}"
@@ -100,7 +101,7 @@ def _without_prefix(line: list[str]) -> list[str]:
     at, is_env, is_split = 0, False, False
     while at < len(line):
         word = line[at]
-        name = program_of(word)
+        name = program_name(word)
         if name == "env":
             is_env = True
         elif is_env and word in ("-S", "--split-string") and not is_split:

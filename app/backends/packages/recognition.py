@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from app.text.command_line import plain, program_name
+
 Registry = Literal["npm", "pypi"]
 
 # The words that a command line begins with, and whose packages the rest names.
@@ -82,12 +84,6 @@ class _Reading:
         self.python = found[1]
 
 
-def program_of(word: str) -> str:
-    """The name of a program, whatever its path, also of Windows."""
-    name = word.replace("\\", "/").rpartition("/")[2]
-    return re.sub(r"\.(cmd|exe|ps1)$", "", name, flags=re.IGNORECASE)
-
-
 def runner_of(line: Sequence[str]) -> tuple[str, ...] | None:
     """The words at the beginning of a command line that say what installs its package."""
     return next((words for words in RUNNERS if tuple(line[: len(words)]) == words), None)
@@ -109,13 +105,12 @@ def names_package(command: str, args: Sequence[str]) -> bool:
     return runner_of(_line(command, args)) is not None
 
 
-def _line(command: str, args: Sequence[str]) -> list[str]:
-    """From the runner on."""
-    line = [program_of(command), *args]
-    if line[0].lower() == "cmd" and len(line) > 2 and line[1].lower() == "/c":  # as in configurations of Windows
-        line = line[2:] if len(line) > 3 else line[2].split()
-        line[:1] = [program_of(line[0])] if line else []
-    return line
+def _line(command: str, args: Sequence[str]) -> tuple[str, ...]:
+    """From the runner on, behind what only starts it; empty where that also gives it what a backend must say itself."""
+    line = plain((command, *args))
+    if line.env or line.cwd or (line.wrappers and any("${" in word for word in line.words)):
+        return ()
+    return (program_name(line.words[0]), *line.words[1:])
 
 
 def _read(words: tuple[str, ...], rest: Sequence[str]) -> PackageRequest:

@@ -22,6 +22,8 @@ FORMS = [
     ("cmd /c 'npx -y notes'", "npm", ("notes",), "", ()),
     ("CMD.EXE /C npx.cmd notes", "npm", ("notes",), "", ()),
     (r"'C:\Program Files\nodejs\npx.cmd' -y notes", "npm", ("notes",), "", ()),
+    ("env npx notes", "npm", ("notes",), "", ()),
+    ("bash -lc 'exec npx -y notes serve'", "npm", ("notes",), "", ("serve",)),
     ("uvx mcp-time --zone X", "pypi", ("mcp-time",), "", ("--zone", "X")),
     ("uvx mcp-time@latest", "pypi", ("mcp-time",), "", ()),
     ("uvx mcp-time@1.2", "pypi", ("mcp-time==1.2",), "", ()),
@@ -49,8 +51,8 @@ def test_a_version_of_python_is_recognised():
 
 
 @pytest.mark.parametrize("line", [
-    "node server.js", "npm start", "uv run server.py", "python -m notes", "bash -c 'npx a'", "cmd /k npx a",
-    "docker run notes",
+    "node server.js", "npm start", "uv run server.py", "python -m notes", "docker run notes", "bash -c 'A=b npx a'",
+    "sh -c 'cd /srv && npx a'", "env A=b npx a", "sh -c 'npx a $HOME'", "bash -c 'npx a | tee log'",
 ])  # fmt: skip
 def test_what_is_there_already_is_no_package(line):
     command, *rest = shlex.split(line)
