@@ -287,8 +287,8 @@ async def gather(nodes: Nodes, endpoint: Endpoint, count: int) -> Crowd:
 
 CROWDS = [
     pytest.param(60, "session", 4, id="60 sessions"),
-    pytest.param(600, "session", LOAD, id="600 sessions", marks=pytest.mark.long),
-    pytest.param(2000, "shared", LOAD, id="2000 sessions", marks=pytest.mark.long),
+    pytest.param(600, "session", LOAD, id="600 sessions", marks=(pytest.mark.long, pytest.mark.alone)),
+    pytest.param(2000, "shared", LOAD, id="2000 sessions", marks=(pytest.mark.long, pytest.mark.alone)),
 ]
 
 

@@ -98,6 +98,7 @@ async def test_calls_and_parking_at_the_same_moment_lose_nothing_and_run_nothing
     assert gateway.metrics()['trunkline_session_wakes_total{result="cold"}'] > before
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(1800)
 async def test_many_sessions_live_on_few_processes(start_gateway: Any, full: bool) -> None:
     """All are woken at once: each gets a place in its turn, or is told to come again."""
