@@ -23,11 +23,11 @@ Message = dict[str, Any]
 
 
 class CallFailed(Exception):
-    """A request that got no JSON-RPC result; `kind` groups failures in reports."""
+    """A request that got no JSON-RPC result; `kind` groups failures in reports, `error` is that of an answer."""
 
-    def __init__(self, kind: str, detail: str = "") -> None:
+    def __init__(self, kind: str, detail: str = "", error: Message | None = None) -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
-        self.kind = kind
+        self.kind, self.error = kind, error
 
 
 class HttpConnection(asyncio.Protocol):
@@ -208,7 +208,7 @@ class Session:
     def _unwrap(message: Message) -> Message:
         if "error" in message:
             error = message["error"]
-            raise CallFailed("rpc-error", f"{error.get('code')} {error.get('message')}"[:200])
+            raise CallFailed("rpc-error", f"{error.get('code')} {error.get('message')}"[:200], error)
         return message["result"]
 
 
