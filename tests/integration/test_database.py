@@ -135,6 +135,7 @@ def _status(gateway: Gateway, url: str, key: str) -> int:
     return httpx2.post(url, json={}, headers={"Authorization": f"Bearer {key}"}, timeout=30).status_code
 
 
+@pytest.mark.alone
 async def test_while_sqlite_is_locked_calls_go_on_and_a_change_is_503_within_five_seconds(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

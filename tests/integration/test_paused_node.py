@@ -116,6 +116,7 @@ async def paused(node: Gateway, seconds: float = PAUSE_S) -> AsyncIterator[None]
         node.process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.alone
 async def test_a_node_that_stood_still_does_not_answer_for_what_another_has_taken_over(
     tmp_path: Path, postgres_database: str, full: bool
 ) -> None:

@@ -70,7 +70,7 @@ SERVERS = {
     "everything": Server("mcp-server-everything", (), (), WEB, ("echo", {"message": "hello"})),
     "sequential-thinking": Server("mcp-server-sequential-thinking"),
     "postgres": Server(
-        "mcp-server-postgres", (), ("postgresql://127.0.0.1:9/none",), {"network": "host"}
+        "mcp-server-postgres", (), ("postgresql://127.0.0.1:9/none",), {"network": {"allow": ["127.0.0.1:9"]}}
     ),
     "context7": Server("context7-mcp", needs=WEB),
     "notion": Server("notion-mcp-server"),

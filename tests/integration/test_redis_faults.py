@@ -68,6 +68,7 @@ async def behind_a_line(tmp_path: Path, database: str, *, both: bool) -> AsyncIt
             await anyio.to_thread.run_sync(nodes.stop)
 
 
+@pytest.mark.alone
 async def test_a_node_starts_without_redis_and_is_ready_once_it_is_there(
     tmp_path: Path, postgres_database: str, full: bool
 ) -> None:

@@ -152,7 +152,7 @@ def impatient(suspended_s: float) -> type[Gateway]:
 @pytest.mark.parametrize(
     ("calls", "suspended_s"),
     # Clients come back at once, but two cores are busy starting 200 processes.
-    [(20, 6.0), pytest.param(200, 10.0, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
+    [(20, 6.0), pytest.param(200, 10.0, marks=[pytest.mark.long, pytest.mark.alone, pytest.mark.timeout(300)])],
 )
 async def test_many_calls_that_are_asked_twice_get_their_own_results_and_abandoned_ones_give_their_process_back(
     tmp_path: Path, calls: int, suspended_s: float

@@ -37,6 +37,7 @@ async def waiting(
     return client, asked, survivor
 
 
+@pytest.mark.alone
 async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
     http: httpx2.AsyncClient, tmp_path: Path, own_nodes: Nodes, full: bool
 ) -> None:
@@ -56,6 +57,7 @@ async def test_a_call_on_a_node_that_has_died_is_lost_and_never_runs_again(
 # --- nodes that die, stand still, and stop
 
 
+@pytest.mark.alone
 async def test_a_caller_whose_node_dies_is_served_by_another_within_seconds(
     http: httpx2.AsyncClient, tmp_path: Path, postgres_database: str, full: bool
 ) -> None:
