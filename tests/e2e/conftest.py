@@ -16,6 +16,7 @@ from tests.postgres import new_database
 
 CLOCK = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC"]
 NO_PLAYWRIGHT = "playwright is not installed: scripts/test --e2e installs it"
+PATIENCE_MS = 45_000  # lists renew themselves every 20 s
 WHERE = ("/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome")
 
 
@@ -70,6 +71,7 @@ def chromium(fleet: Fleet) -> Iterator[Any]:
     found = next((path for path in WHERE if Path(path).exists()), None)
     if found is None:
         pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    sync_api.expect.set_options(timeout=PATIENCE_MS)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
         yield browser

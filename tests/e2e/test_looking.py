@@ -17,11 +17,6 @@ Sit = Callable[..., Any]
 HELPDESK = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/helpdesk.py")]
 
 
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=45_000)  # lists renew themselves every 20 s
-
-
 @pytest.fixture(scope="session")  # as the fleet: a worker may get this module twice
 def helpdesk(fleet: Fleet) -> None:
     fleet.gateway.add_backend("acme", "helpdesk", HELPDESK[0], HELPDESK[1:])

@@ -14,11 +14,6 @@ pytestmark = pytest.mark.e2e
 Sit = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=20_000)
-
-
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[int]:
     """The port of a site with an empty page. As 127.0.0.1 it is another origin of the same site, so that browsers send

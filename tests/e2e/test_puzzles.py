@@ -18,11 +18,6 @@ PUZZLES = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/puzzles.py")]
 MOST_ELEMENTS = 20_000
 
 
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=20_000)
-
-
 @pytest.fixture(scope="session")  # as the fleet: a worker may get this module twice
 def puzzles(fleet: Fleet) -> str:
     fleet.gateway.add_backend("acme", "puzzles", PUZZLES[0], PUZZLES[1:])

@@ -17,11 +17,6 @@ EVIL = "<img src=x onerror=alert(1)>"
 PHONE = {"width": 390, "height": 844}
 
 
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=45_000)
-
-
 class Client:
     """A client of `echo` at the second node; the console is at the first. `id` is that of its session in lists."""
 

@@ -18,11 +18,6 @@ SHOWCASE = [sys.executable, "-I", "-S", str(ROOT / "tests/servers/showcase.py")]
 PHONE = {"width": 390, "height": 844}
 
 
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=20_000)
-
-
 @pytest.fixture(scope="module")
 def showcase(fleet: Fleet) -> str:
     fleet.gateway.add_backend("acme", "showcase", SHOWCASE[0], SHOWCASE[1:])

@@ -25,11 +25,6 @@ _SEND = """([url, body, headers]) =>
 Sit = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def patience() -> None:
-    expect.set_options(timeout=45_000)  # lists renew themselves every 20 s
-
-
 def open_session(endpoint: Endpoint) -> str:
     """The id of a session as its client knows it."""
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "<b>cli</b>", "version": "1"}}
