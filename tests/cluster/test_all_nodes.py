@@ -18,6 +18,7 @@ from app.cluster.node_status.found_calls import group_calls
 from app.cluster.node_status.limits_use import LimitsUse, added
 from app.cluster.node_status.listing import MAX_ROWS, CallWindow, Gathered, Listing, Use, Window
 from app.cluster.node_status.questions import (
+    DENIALS,
     END_SESSION,
     QUESTIONS,
     SESSIONS,
@@ -37,6 +38,7 @@ from app.http.remote.late_heads import LateHeads
 from app.http.remote.peer_requests import PeerRequests
 from app.http.transports.request import McpRequest
 from app.jail.sandbox.report import SandboxView
+from app.processes.denials import Denial
 from app.sessions.routes import NodeRecord
 from app.telemetry.call_history.query import CallGroup
 from tests.cluster.peers.rig import request_of
@@ -46,6 +48,7 @@ pytestmark = pytest.mark.real
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B, C = "node-a", "node-b", "node-c"
+DENIED = Denial("file", "/srv/notes", NOW)
 GONE = NodeRecord("gone", "http://127.0.0.1:1", "1", NOW)
 
 
@@ -99,6 +102,9 @@ class Overview:
         self.has.remove(public_id)
         self.ended.append(public_id)
         return True
+
+    def denials(self, tenant: str, process_id: str) -> list[Denial] | None:
+        return [DENIED] if tenant == "acme" and process_id in self.has else None
 
     def stderr(self, tenant: str, process_id: str, lines: int) -> list[str] | None:
         return ["first", "last"][:lines] if tenant == "acme" and process_id in self.has else None
@@ -263,6 +269,7 @@ async def test_what_one_node_has_is_found_and_ended_where_it_is():
         assert await a.ask(STDERR, "acme", "p 2&tenant=zenith", 2) == ["first", "last"]
         assert await a.ask(STDERR, "acme", "s1", 0) == []
         assert await a.ask(STDERR, "acme", "p3", 1) is None
+        assert await a.ask(DENIALS, "acme", "s2") == [DENIED]
         assert await a.ask(END_SESSION, "acme", "s2")
         assert await a.ask(END_SESSION, "acme", "s1")
         assert not await a.ask(END_SESSION, "acme", "s2")

@@ -93,8 +93,5 @@ INSPECT_BACKEND = Question(Inspecting.open, _opened, "inspect_backend", part="in
 CONFIRM_INSPECTION = Question(Inspecting.confirm, _confirmed, "confirm_inspection", part="inspecting", of_lost=True)
 CLOSE_INSPECTION = Question(Inspecting.close, each_one, "close_inspection", part="inspecting", of_lost=True)
 
-QUESTIONS = (
-    SESSIONS, PROCESSES, FAILURES, CALLS, CALL_GROUPS, USE, LIMITS_USE, LOAD, SANDBOX, BACKENDS, CREDENTIAL_USES,
-    ACTIVITY, PROBLEMS, STDERR, END_SESSION, RESTART_PROCESS, INSPECTIONS, INSPECTED, INSPECT_SESSION, INSPECT_BACKEND,
-    CONFIRM_INSPECTION, CLOSE_INSPECTION,
-)  # fmt: skip
+# All of them: nodes answer no other.
+QUESTIONS = tuple(each for each in globals().values() if isinstance(each, Question))
