@@ -107,9 +107,9 @@ def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
     class Own(DeclaredBody):
         model = resource.model
 
-    body = _model(f"{kind}Body", f"A new {resource.one}.", (Own,), {})
+    body = _model(f"{kind}Body", f"A new {resource.one}.", (Own,), {}, is_whole=False)
     body = sends(resource.members)(body)
-    patch = patches(body)(_model(f"{kind}Patch", "A merge patch.", (Strict,), {}))
+    patch = patches(body)(_model(f"{kind}Patch", "A merge patch.", (Strict,), {}, is_whole=False))
     shown = {name: _shown(each) for name, each in _sent(body).items()}
     last = {name: shown.pop(name) for name in resource.unlisted}
     listed = _model(f"Listed{kind}", resource.words.get("listed"), (Answer,), {**shown, **_STORED})
@@ -117,13 +117,19 @@ def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
     return Schemas(body, patch, listed if last else answer, answer)
 
 
-def _model(name: str, words: str | None, bases: tuple[type[Any], ...], members: Mapping[str, Any]) -> Any:
-    return create_model(name, __doc__=words, __base__=bases, __module__=bases[0].__module__, **dict(members))
+def _model(
+    name: str, words: str | None, bases: tuple[type[Any], ...], members: Mapping[str, Any], *, is_whole: bool = True
+) -> Any:
+    """Of one that is not whole, and only the base of another, the validator is never asked for, and not built."""
+    options = {"defer_build": not is_whole}
+    module = bases[0].__module__
+    return create_model(name, __doc__=words, __base__=bases, __module__=module, __cls_kwargs__=options, **dict(members))
 
 
 def _with(model: type[M], above: type[BaseModel], members: Mapping[str, Any]) -> type[M]:
     """The model with these members in this order, as far as it has not its own."""
-    made: type[M] = _model(model.__name__, model.__doc__, (model, _model(model.__name__, None, (above,), members)), {})
+    parts = _model(model.__name__, None, (above,), members, is_whole=False)
+    made: type[M] = _model(model.__name__, model.__doc__, (model, parts), {})
     return made
 
 

@@ -22,9 +22,10 @@ function show(shown, answer, apply) {
   const rows = answer.entries.map((entry) => make("tr", {},
     make("th", { scope: "row" }, entry.name ?? entry.source),
     make("td", {}, entry.outcome),
-    make("td", { class: "long" }, entry.notes.join("; ")),
+    make("td", { class: "long" }, entry.becomes === null ? "" : make("code", {}, entry.becomes)),
+    make("td", { class: "long" }, [...entry.needs, ...entry.notes].join("; ")),
     make("td", { class: "long" }, entry.problems.map((each) => (typeof each === "string" ? each : each.detail ?? JSON.stringify(each))).join(" "))));
-  const head = make("thead", {}, make("tr", {}, ...["Server", "Outcome", "Notes", "Problems"].map((words) => make("th", { scope: "col" }, words))));
+  const head = make("thead", {}, make("tr", {}, ...["Server", "Outcome", "Becomes", "Needs and notes", "Problems"].map((words) => make("th", { scope: "col" }, words))));
   shown.replaceChildren(
     make("p", { class: apply ? "told" : "notice warn" }, apply ? "Done." : "Nothing was changed yet."),
     make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, make("table", {}, head, make("tbody", {}, ...rows))));
