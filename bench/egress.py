@@ -6,8 +6,8 @@ Direct and proxied runs alternate, and the medians are compared. Reported beside
 node was meanwhile, and the CPU time that the proxy used. `--gbit` has the server send no faster than a network of that
 speed would: the loopback interface alone is faster than that. `--allow`: not by the proxy, but as what a backend's
 `network.allow` names; with `--bytes 1` the times are those of a connection and the first byte. `--beside-host`: this
-from processes as backends have them, one with `network: host` and one with `allow`, in the highest tier of this machine.
-Needs curl and network namespaces.
+from processes as backends have them in the highest tier, one with `network: host` and one with `allow`. Needs curl and
+network namespaces.
 """
 
 import argparse

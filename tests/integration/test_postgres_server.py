@@ -55,7 +55,9 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-@pytest.fixture(scope="module", params=[Tier.KERNEL, Tier.NAMESPACES, Tier.ASSISTED], ids=lambda tier: tier.name.lower())
+@pytest.fixture(
+    scope="module", params=[Tier.KERNEL, Tier.NAMESPACES, Tier.ASSISTED], ids=lambda tier: tier.name.lower()
+)
 def in_tier(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway whose machine knows NAME."""
     if not IS_ROOT:
