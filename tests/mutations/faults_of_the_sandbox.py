@@ -101,8 +101,8 @@ FAULTS_OF_THE_SANDBOX = (
     Fault(
         "git refuses folders of others",
         _COMPOSER,
-        "environment = {**_OF_OTHERS, **_memory_of(spec), **await",
-        "environment = {**_memory_of(spec), **await",
+        "environment = {**_OF_OTHERS, **_memory_of(spec), **self._believed",
+        "environment = {**_memory_of(spec), **self._believed",
         SURROUNDINGS,
     ),
     Fault(
