@@ -108,8 +108,8 @@ FAULTS_OF_THE_SANDBOX = (
     Fault(
         "Java believes that all memory of the machine is its own",
         _COMPOSER,
-        "environment = {**_OF_OTHERS, **_memory_of(spec), **await",
-        "environment = {**_OF_OTHERS, **await",
+        "environment = {**_OF_OTHERS, **_memory_of(spec), **self._believed",
+        "environment = {**_OF_OTHERS, **self._believed",
         COMPOSER,
     ),
     Fault("who fills /dev/shm is killed", _BUBBLEWRAP, "room.memory_bytes // 2", "_SHARED_MEMORY_BYTES", SURROUNDINGS),
