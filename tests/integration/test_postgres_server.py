@@ -146,4 +146,5 @@ def test_a_database_at_a_private_name(in_tier: Gateway, postgres_url: str) -> No
     with passed_on(own_address(), of_loopback(postgres_url, NAME)[1]) as port:
         rows, network = three_commands(in_tier, f"postgresql://postgres@{NAME}:{port}/postgres")
     assert rows == [{"answer": 42}]
-    assert network == {"allow": [f"{NAME}:{port}"], "web": False}
+    assert f"{NAME}:{port}" in network["allow"]  # and its address, where the hosts file of the node has it
+    assert network["web"] is False
