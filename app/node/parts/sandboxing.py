@@ -41,7 +41,9 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
     cgroups = await _open_cgroups(stack)
     machine = await anyio.to_thread.run_sync(examine, cgroups, partial(uid_of, settings.homes))
     options = EgressOptions(own_hosts=_own_hosts(settings), parts=own_parts(settings))
-    authorities = await anyio.to_thread.run_sync(_authorities, settings)
+    authorities: str | None = None
+    if settings.outbound_ca is not None:
+        authorities = await anyio.to_thread.run_sync(write_authorities, settings.data_dir, settings.outbound_ca)
     egress = await stack.enter_async_context(Egress(opening.metrics, replace(options, proxy=_proxy(settings))))
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     urls = {"the database": settings.database_url, "Redis": settings.redis_url}
@@ -88,11 +90,6 @@ def _proxy(settings: Settings) -> NodeProxy | None:
         log.warning("OUTBOUND_PROXY is spoken to with TLS: processes of backends are connected without it")
         return None
     return found
-
-
-def _authorities(settings: Settings) -> str | None:
-    """Blocks. Raises OSError: they cannot be written."""
-    return None if settings.outbound_ca is None else write_authorities(settings.data_dir, settings.outbound_ca)
 
 
 def _own_hosts(settings: Settings) -> tuple[str, ...]:
