@@ -16,8 +16,19 @@ from tests.jail.sandbox.inside import needs_bubblewrap
 
 pytestmark = needs_bubblewrap
 
+# In such a network the node finds no names of the outside.
+NO_NAMES = """
+import socket
+from app.jail.egress import names
+def system_lookup(name): raise socket.gaierror(-2, "Name or service not known")
+names.system_lookup = system_lookup
+"""
 COMPANY = authority()
 SERVER = [sys.executable, str(ROOT / "tests/servers/fetches.py")]
+
+
+class WithoutNames(Gateway):
+    FIRST = NO_NAMES
 
 
 async def document(asked: Asked) -> None:
@@ -41,7 +52,7 @@ async def test_a_process_with_web_reaches_what_is_outside_as_the_node_does(compa
         "OUTBOUND_NO_PROXY": "near.example",
         "OUTBOUND_CA": str(tmp_path / "company.pem"),
     }
-    with running_gateway(tmp_path / "data", **settings) as gateway:
+    with running_gateway(tmp_path / "data", WithoutNames, **settings) as gateway:
         said = await fetched(gateway, "https://api.example/", "https://169.254.169.254/", "https://near.example/")
         asked = [first for first, _ in company.asked]
         log = gateway.log.read_text()
