@@ -5,8 +5,8 @@
     unshare --net .venv/bin/python bench/rest_apis.py HOME [--only NAME ...] [--most 100] [--out FILE]
 
 As root, and in a network of its own: so nothing that is started here, and nothing that a document names, is anywhere
-but on its loopback. `prism mock --errors` checks each request against the document, and answers with an example. Each tool
-(or `--most` of them, evenly) is called twice: with the arguments that it requires, and with all. What prism finds wrong
+but on its loopback. `prism mock --errors` checks each request against the document, and answers with an example. Each
+tool (or `--most` of them, evenly) is called twice: with the arguments that it requires, and with all. What prism finds wrong
 with a request is counted, with the first of each kind. Values are made from the tool's schema, so some of these are
 values that no schema describes, such as those of a pattern. Also: calls that must fail, credentials, and ten documents
 that are none.
@@ -329,11 +329,13 @@ def main() -> None:
     options = parser.parse_args()
     require_alone()
     found = dict[str, Any]()
-    with tempfile.TemporaryDirectory() as directory:
-        with running_gateway(Path(directory) / "data", **LOOPBACK) as gateway:
-            for name in options.only:
-                found[name] = asyncio.run(one(gateway, options, name))
-                print(json.dumps({name: found[name]}, indent=1), flush=True)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_gateway(Path(directory) / "data", **LOOPBACK) as gateway,
+    ):
+        for name in options.only:
+            found[name] = asyncio.run(one(gateway, options, name))
+            print(json.dumps({name: found[name]}, indent=1), flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -171,10 +171,13 @@ async def test_ports_are_refused_as_without_it():
 @pytest.mark.parametrize("direct", ["near.example", "example", LOOPBACK])
 async def test_what_is_near_is_reached_without_it(direct):
     lookup = Lookup(near_example=[["127.0.0.1"]])
-    async with proxying() as company, server() as port:
-        async with behind(company, None, [direct], allow=(LOOPBACK,), lookup=lookup) as proxied:
-            target = "127.0.0.1" if direct is LOOPBACK else "near.example"
-            assert await echoed(proxied, f"{target}:{port}") == b"hello"
+    async with (
+        proxying() as company,
+        server() as port,
+        behind(company, None, [direct], allow=(LOOPBACK,), lookup=lookup) as proxied,
+    ):
+        target = "127.0.0.1" if direct is LOOPBACK else "near.example"
+        assert await echoed(proxied, f"{target}:{port}") == b"hello"
     assert company.asked == []
 
 
@@ -202,14 +205,16 @@ async def test_what_allow_names_is_near_unless_it_is_a_public_name_on_a_port_of_
     ],
 )
 async def test_a_proxy_that_does_not_connect_is_told_in_words_without_its_credentials(answer, words):
-    async with proxying(names=NAMES, answer=answer, credentials="other:login") as company:
-        async with behind(company, "me:s3cret") as proxied:
-            said = await proxied.says(b"CONNECT api.example:443 HTTP/1.1\r\n\r\n")
-            assert said.startswith(b"HTTP/1.1 502 ")
-            assert words in said
-            assert b"s3cret" not in said
-            assert str(company.port).encode() not in said
-            assert proxied.refusals("proxy") == 1
+    async with (
+        proxying(names=NAMES, answer=answer, credentials="other:login") as company,
+        behind(company, "me:s3cret") as proxied,
+    ):
+        said = await proxied.says(b"CONNECT api.example:443 HTTP/1.1\r\n\r\n")
+        assert said.startswith(b"HTTP/1.1 502 ")
+        assert words in said
+        assert b"s3cret" not in said
+        assert str(company.port).encode() not in said
+        assert proxied.refusals("proxy") == 1
 
 
 async def test_a_proxy_that_is_not_there():
