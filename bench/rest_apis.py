@@ -7,8 +7,8 @@
 As root, and in a network of its own: so nothing that is started here, and nothing that a document names, is anywhere
 but on its loopback. `prism mock --errors` checks each request against the document, and answers with an example. Each
 tool (or `--most` of them, evenly) is called twice: with the arguments that it requires, and with all. What prism finds
-wrong with a request is counted, with the first of each kind. Values are made from the tool's schema, so some of these are
-values that no schema describes, such as those of a pattern. Also: calls that must fail, credentials, and ten documents
+wrong with a request is counted, with the first of each kind. Values are made from the tool's schema, so some
+are wrong for what is not followed here, such as a pattern. Also: calls that must fail, credentials, and ten documents
 that are none.
 """
 

@@ -56,7 +56,6 @@ LONG = (
     "integration/test_toolsets_at_once.py",
     # One feature in every way that it can go. Each has units of its own, and one or two tests of these below.
     "integration/test_allowed_network.py",
-    "integration/test_postgres_server.py",
     "integration/test_check_proposals.py",
     "integration/test_credentials_end.py",
     "integration/test_database.py",
