@@ -7,7 +7,7 @@ NETWORK = ("tests/jail/spawner/test_network.py",)
 PROBES = ("tests/jail/egress/test_allowed_probes.py",)
 DESTINATIONS, _DESTINATIONS = ("tests/domain/resources/test_destinations.py",), "app/domain/resources/destinations.py"
 _DIALLING = "app/jail/egress/dialling.py"
-ONWARD, _ONWARD = ("tests/jail/egress/test_onward.py",), "app/jail/egress/onward.py"
+ONWARD, _ONWARD = ("tests/jail/egress/test_onward.py",), "app/jail/egress/_onward.py"
 ADDRESSES = ("tests/text/test_public_addresses.py",)
 
 FAULTS_OF_EGRESS = (

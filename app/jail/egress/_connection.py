@@ -17,8 +17,8 @@ from typing import Protocol
 import anyio
 
 from app.jail.egress._incoming import Beginning, ClientGone
+from app.jail.egress._onward import Onward
 from app.jail.egress.dialling import Dialler
-from app.jail.egress.onward import Onward
 from app.jail.egress.outgoing import Outgoing, Rule
 from app.jail.egress.refusals import Reason, Refused
 from app.telemetry.logs import Thinned

@@ -19,10 +19,10 @@ from app.domain.resources.backends import PROXY_PORT
 from app.domain.resources.destinations import MAX_DESTINATIONS
 from app.jail.egress._connection import Connection, Services
 from app.jail.egress._incoming import Beginning, Incoming, Meant
+from app.jail.egress._onward import NodeProxy, Onward
 from app.jail.egress.allowed import Allowed, AllowedRule, NothingElse
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
-from app.jail.egress.onward import NodeProxy, Onward
 from app.jail.egress.outgoing import Outgoing, PortRule, Rule
 from app.jail.egress.refusals import DENIALS, Reason
 from app.jail.sandbox.environment import proxy_environment
