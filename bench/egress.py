@@ -1,12 +1,13 @@
 """How fast the egress proxy is: the same download by curl, direct and from a network namespace through the proxy.
 
-    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls] [--gbit 10] [--allow]
+    python bench/egress.py [--bytes 1073741824] [--rounds 5] [--tls] [--gbit 10] [--allow | --beside-host]
 
 Direct and proxied runs alternate, and the medians are compared. Reported beside them: how late the event loop of the
 node was meanwhile, and the CPU time that the proxy used. `--gbit` has the server send no faster than a network of that
 speed would: the loopback interface alone is faster than that. `--allow`: not by the proxy, but as what a backend's
-`network.allow` names; with `--bytes 1` the times are those of a connection and the first byte. Needs curl and network
-namespaces.
+`network.allow` names; with `--bytes 1` the times are those of a connection and the first byte. `--beside-host`: this
+from processes as backends have them in the highest tier, one with `network: host` and one with `allow`. Needs curl and
+network namespaces.
 """
 
 import argparse
@@ -34,8 +35,16 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from app.domain import BackendSpec, Sandbox
+from app.domain.resources.backends import AllowList, NetworkMode
 from app.jail.egress.allowed import Allowed
 from app.jail.egress.egress import Egress, EgressOptions
+from app.jail.sandbox.cgroup_roots import CgroupRoots
+from app.jail.sandbox.composer import Composer, Place
+from app.jail.sandbox.machine import examine
+from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.tiers import Profile
+from app.jail.sandbox.uids import OF_PROBES
 from app.jail.spawner.client import Command, End, SpawnerClient
 from app.jail.spawner.wire import Confinement, Forwarded
 from app.telemetry.metrics import Metrics
@@ -106,36 +115,50 @@ class Lateness:
         return 1000 * statistics.quantiles(self.late, n=100)[98]
 
 
-async def curl(spawner: SpawnerClient, url: str, egress: Egress | None, allowed: Allowed | None) -> float:
+MACHINE = examine(CgroupRoots(), lambda name: OF_PROBES)
+CURL = ("curl", "-sk", "-o", "/dev/null", "-w", "%{time_total} %{size_download}")
+
+
+async def timed(spawner: SpawnerClient, command: Command, *channels: int) -> float:
     """Seconds of one download, as curl counts them."""
-    argv = ["curl", "-sk", "-o", "/dev/null", "-w", "%{time_total} %{size_download}", url]
-    if egress is not None and allowed is None:
-        argv[1:1] = ["--proxytunnel"]
     out_read, out_write = os.pipe()
     null = os.open("/dev/null", os.O_RDWR)
     ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-    env = {"PATH": os.environ["PATH"]}
-    descriptors = [null, out_write, os.dup(2)]
-    confinement = Confinement()
-    line = None
-    if egress is not None:
-        line = egress.open("bench", "curl", allowed=allowed, has_proxy=allowed is None)
-        env |= {**line.environment, "no_proxy": "", "NO_PROXY": ""}
-        if allowed is None:
-            confinement = Confinement(own_network=True, proxy_port=line.port)
-        else:
-            forwarded = Forwarded(networks=allowed.networks, ports=allowed.ports)
-            confinement = Confinement(own_network=True, forwarded=forwarded)
-        descriptors.append(line.take_channel())
-    await spawner.spawn(Command(argv, env, confinement=confinement), descriptors, ended.set_result)
+    await spawner.spawn(command, [null, out_write, os.dup(2), *channels], ended.set_result)
     end = await ended
-    if line is not None:
-        line.close()
     said = os.read(out_read, 4096).decode()
     os.close(out_read)
     if end.number != 0:
         raise SystemExit(f"curl failed: {end} {said}")
     return float(said.split()[0])
+
+
+async def curl(spawner: SpawnerClient, url: str, egress: Egress | None, allowed: Allowed | None) -> float:
+    """By the proxy, by a listener, or direct."""
+    env = {"PATH": os.environ["PATH"]}
+    if egress is None:
+        return await timed(spawner, Command([*CURL, url], env, confinement=Confinement()))
+    line = egress.open("bench", "curl", allowed=allowed, has_proxy=allowed is None)
+    env |= {**line.environment, "no_proxy": "", "NO_PROXY": ""}
+    if allowed is None:
+        argv, confinement = [*CURL, "--proxytunnel", url], Confinement(own_network=True, proxy_port=line.port)
+    else:
+        forwarded = Forwarded(networks=allowed.networks, ports=allowed.ports)
+        argv, confinement = [*CURL, url], Confinement(own_network=True, forwarded=forwarded)
+    try:
+        return await timed(spawner, Command(argv, env, confinement=confinement), line.take_channel())
+    finally:
+        line.close()
+
+
+async def of_a_backend(spawner: SpawnerClient, composer: Composer, url: str, network: NetworkMode | AllowList) -> float:
+    """From a process as a backend with this network has it."""
+    spec = BackendSpec("bench", "curl", CURL[0], (*CURL[1:], url), sandbox=Sandbox(network=network))
+    confined = await composer.compose(spec, Place("/tmp", "/tmp"), Profile(MACHINE.tiers[0], spec.sandbox.network_kind))
+    try:
+        return await timed(spawner, confined.command, *confined.take_channels())
+    finally:
+        confined.close()
 
 
 async def measure(options: argparse.Namespace, url: str) -> dict[str, Any]:
@@ -145,14 +168,27 @@ async def measure(options: argparse.Namespace, url: str) -> dict[str, Any]:
     proxied: list[float] = []
     cpu_s: list[float] = []
     late, late_direct = Lateness(), Lateness()
-    allowed = Allowed([urlsplit(url).netloc]) if options.allow else None
+    place = urlsplit(url).netloc
+    allowed = Allowed([place]) if options.allow else None
+
+    async def first() -> float:
+        if options.beside_host:
+            return await of_a_backend(spawner, composer, url, "host")
+        return await curl(spawner, url, None, None)
+
+    async def second() -> float:
+        if options.beside_host:
+            return await of_a_backend(spawner, composer, url, AllowList((place,)))
+        return await curl(spawner, url, egress, allowed)
+
     async with Egress(Metrics("bench"), chosen) as egress:
+        composer = Composer(MACHINE, NeedsFinder([]), egress)
         for _ in range(options.rounds):
             async with late_direct.watched():
-                direct.append(await curl(spawner, url, None, None))
+                direct.append(await first())
             before = resource.getrusage(resource.RUSAGE_SELF)
             async with late.watched():
-                proxied.append(await curl(spawner, url, egress, allowed))
+                proxied.append(await second())
             after = resource.getrusage(resource.RUSAGE_SELF)
             cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     await spawner.aclose()
@@ -175,7 +211,9 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1 << 30)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--allow", action="store_true")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--allow", action="store_true")
+    how.add_argument("--beside-host", action="store_true")
     parser.add_argument("--gbit", type=float, help="of the network between server and client")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as listener:

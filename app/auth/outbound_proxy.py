@@ -10,7 +10,7 @@ import httpx2
 from httpcore2 import default_ssl_context
 
 from app.auth.outbound_urls import OutboundUrl
-from app.text.public_addresses import Network
+from app.text.public_addresses import Address, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,11 @@ class NodeProxy:
 
     def serves(self, url: OutboundUrl) -> bool:
         """Whether it is asked for this. http is only for listed addresses, which are near."""
-        return url.scheme == "https" and not any(_is_in(url, each) for each in self.direct)
+        return url.scheme == "https" and not self.is_direct(url.literal or url.host)
+
+    def is_direct(self, host: Address | str) -> bool:
+        """Whether this host is reached without it."""
+        return any(_is_in(host, each) for each in self.direct)
 
     def transport(self, tls: ssl.SSLContext) -> httpx2.AsyncHTTPTransport:
         """For httpx2."""
@@ -50,8 +54,7 @@ def client_context(ca: str | None = None) -> ssl.SSLContext:
     return context
 
 
-def _is_in(url: OutboundUrl, place: str | Network) -> bool:
-    literal = url.literal
+def _is_in(host: Address | str, place: str | Network) -> bool:
     if isinstance(place, str):
-        return literal is None and (url.host == place or url.host.endswith(f".{place}"))
-    return literal is not None and literal in place
+        return isinstance(host, str) and (host == place or host.endswith(f".{place}"))
+    return not isinstance(host, str) and host in place

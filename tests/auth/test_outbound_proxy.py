@@ -1,7 +1,7 @@
 """The node's own proxy and authorities: which URLs go through it, and what it is told."""
 
 import asyncio
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -43,6 +43,13 @@ def test_what_goes_through_it(url, is_served):
     proxy = NodeProxy.of("http://proxy:3128", ("corp.example", ip_network("10.0.0.0/8")))
     assert proxy is not None
     assert proxy.serves(parse_url(url)) is is_served
+
+
+def test_what_is_reached_without_it_whatever_the_scheme():
+    proxy = NodeProxy("http://proxy:3128", direct=("corp.example", ip_network("10.0.0.0/8")))
+    names = ("corp.example", "a.corp.example", "notcorp.example")
+    assert [proxy.is_direct(each) for each in names] == [True, True, False]
+    assert [proxy.is_direct(ip_address(each)) for each in ("10.1.2.3", "11.1.2.3", "::1")] == [True, False, False]
 
 
 def test_credentials_are_taken_from_its_url():

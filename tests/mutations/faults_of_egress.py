@@ -7,6 +7,7 @@ NETWORK = ("tests/jail/spawner/test_network.py",)
 PROBES = ("tests/jail/egress/test_allowed_probes.py",)
 DESTINATIONS, _DESTINATIONS = ("tests/domain/resources/test_destinations.py",), "app/domain/resources/destinations.py"
 _DIALLING = "app/jail/egress/dialling.py"
+ONWARD, _ONWARD = ("tests/jail/egress/test_onward.py",), "app/jail/egress/_onward.py"
 ADDRESSES = ("tests/text/test_public_addresses.py",)
 
 FAULTS_OF_EGRESS = (
@@ -217,5 +218,61 @@ FAULTS_OF_EGRESS = (
         "more = set(new.allow) - set(old.allow)",
         "more = set[str]()",
         ("tests/admin/resources/test_backends_sandbox.py",),
+    ),
+    Fault(
+        "what leads inside is asked of the node's proxy",
+        _ONWARD,
+        "if refused.reason is not Reason.NAME or is_private:",
+        "if is_private:",
+        ONWARD,
+    ),
+    Fault(
+        "a private name that the node does not know is asked of its proxy",
+        _ONWARD,
+        "is not Reason.NAME or is_private:",
+        "is not Reason.NAME:",
+        ONWARD,
+    ),
+    Fault(
+        "the node's proxy is asked for itself",
+        _ONWARD,
+        "            if address in known:\n",
+        "            if address is None:\n",
+        ONWARD,
+    ),
+    Fault(
+        "plain HTTP gets a tunnel through the node's proxy",
+        _ONWARD,
+        "if request.body_bytes is not None:",
+        "if request.body_bytes == -1:",
+        ONWARD,
+    ),
+    Fault(
+        "what a server says at once is lost in the node's proxy",
+        _ONWARD,
+        "request.answer + early, request.first",
+        "request.answer, request.first",
+        ONWARD,
+    ),
+    Fault(
+        "what allow names goes through the node's proxy",
+        _ONWARD,
+        "return bool(entries) and not are_of_web",
+        "return bool(entries) and are_of_web is None",
+        ONWARD,
+    ),
+    Fault(
+        "a process does not see the authorities that it is to believe",
+        "app/jail/sandbox/composer.py",
+        "        return replace(needs, read=(*needs.read, self._authorities))\n",
+        "        return needs\n",
+        ONWARD,
+    ),
+    Fault(
+        "processes do not go through the node's proxy",
+        "app/node/parts/sandboxing.py",
+        "replace(options, proxy=_proxy(settings))",
+        "options",
+        ("tests/integration/test_company_network.py",),
     ),
 )

@@ -1,15 +1,12 @@
-"""What an HTTP proxy is asked for, and what its answer means. Pure, but for `tunnel`."""
+"""A tunnel through an HTTP proxy to a server elsewhere, and why there is none."""
 
 import asyncio
-import base64
-import re
 
-from app import __version__
 from app.backends.upstreams.requests import Headers
 from app.domain.resources.backends import Connect
+from app.jail.egress.http_proxies import answer_of, credentials, tunnel_request
 
 TUNNEL_S = 20.0  # within which it has found the server, and connected to it
-_STATUS = re.compile(rb"HTTP/1\.[01] (?P<status>[1-5][0-9]{2})(?: (?P<words>[\x20-\x7e]{0,80}))?")
 
 
 class NoTunnel(Exception):
@@ -22,9 +19,7 @@ class NoTunnel(Exception):
 
 def proxy_headers(connect: Connect) -> Headers:
     """Those for the proxy alone."""
-    if connect.proxy_auth is None:
-        return []
-    return [(b"Proxy-Authorization", b"Basic " + base64.b64encode(connect.proxy_auth.encode()))]
+    return credentials(connect.proxy_auth)
 
 
 async def tunnel(
@@ -35,11 +30,9 @@ async def tunnel(
     Raises:
         NoTunnel: it does not.
     """
-    head = [(b"Host", destination.encode()), (b"User-Agent", f"trunkline/{__version__}".encode())]
-    lines = [b"%b: %b\r\n" % each for each in [*head, *proxy_headers(connect)]]
     try:
         async with asyncio.timeout(TUNNEL_S):
-            writer.write(b"CONNECT %b HTTP/1.1\r\n%b\r\n" % (destination.encode(), b"".join(lines)))
+            writer.write(tunnel_request(destination, connect.proxy_auth))
             answer = await reader.readuntil(b"\r\n\r\n")
     except TimeoutError:
         raise NoTunnel(f"did not connect to {destination} within {TUNNEL_S:.0f} s") from None
@@ -55,13 +48,12 @@ async def tunnel(
 
 
 def _require_connected(answer: bytes, destination: str, connect: Connect) -> None:
-    found = _STATUS.match(answer)
+    found = answer_of(answer)
     if found is None:
         raise NoTunnel("does not answer as an HTTP proxy does", "Look at its address: scheme and port.")
-    status = int(found["status"])
+    status, said = found
     if 200 <= status < 300:
         return
-    said = f"HTTP {status} {(found['words'] or b'').decode().strip()}".rstrip()
     if status == 407:
         wants = "wants credentials" if connect.proxy_auth is None else "does not accept `connect.proxy_auth`"
         raise NoTunnel(f"{wants} ({said})", "An administrator can give the backend another `connect.proxy_auth`.")

@@ -17,6 +17,7 @@ from typing import Protocol
 import anyio
 
 from app.jail.egress._incoming import Beginning, ClientGone
+from app.jail.egress._onward import Onward
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.outgoing import Outgoing, Rule
 from app.jail.egress.refusals import Reason, Refused
@@ -39,6 +40,7 @@ class Services:
     """What all connections of a node share."""
 
     dialler: Dialler
+    onward: Onward
     metrics: Metrics
     log: Thinned
     is_counted: bool = True
@@ -178,9 +180,10 @@ class Connection:
             if reason is not None:
                 raise Refused(reason)
             entries = await self._rule.permit(outgoing)
-            self._destination = await self._services.dialler.connect(outgoing, entries=entries)
+            reached = await self._services.onward.reach(outgoing, entries, request)
+            self._destination = reached.connection
             with contextlib.suppress(OSError):
-                await self._begin(request.answer, request.first)
+                await self._begin(reached.answer, reached.first)
                 await self._pass_on(request.body_bytes)
         except ClientGone:
             pass

@@ -19,6 +19,7 @@ from app.domain.resources.backends import PROXY_PORT
 from app.domain.resources.destinations import MAX_DESTINATIONS
 from app.jail.egress._connection import Connection, Services
 from app.jail.egress._incoming import Beginning, Incoming, Meant
+from app.jail.egress._onward import NodeProxy, Onward
 from app.jail.egress.allowed import Allowed, AllowedRule, NothingElse
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
@@ -43,12 +44,13 @@ _REFUSED_KEPT = 20
 class EgressOptions:
     """`allow`: networks that are reached although they are not public. `own_hosts`: names and addresses by which the
     gateway itself is reached, besides the addresses of this machine. `parts`: hosts and ports of what belongs to the
-    gateway: nothing leads there. `is_counted`: whether refusals and bytes are in
-    the metrics, and refusals in the log."""
+    gateway: nothing leads there. `proxy`: what the node itself uses, for what is reached without an entry of `allow`.
+    `is_counted`: whether refusals and bytes are in the metrics, and refusals in the log."""
 
     allow: tuple[Network, ...] = ()
     own_hosts: tuple[Address | str, ...] = ()
     parts: tuple[tuple[Address | str, int], ...] = ()
+    proxy: NodeProxy | None = None
     lookup: Lookup = system_lookup
     rule: Rule = field(default_factory=PortRule)
     max_of_process: int = MAX_OF_PROCESS
@@ -66,7 +68,8 @@ class Egress:
         self._options = options or EgressOptions()
         options = self._options
         dialler = Dialler(Names(options.lookup), options.allow, options.own_hosts, parts=options.parts)
-        self._services = Services(dialler, metrics, Thinned(logger), is_counted=options.is_counted)
+        onward = Onward(dialler, options.proxy)
+        self._services = Services(dialler, onward, metrics, Thinned(logger), is_counted=options.is_counted)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self._serving: set[asyncio.Task[None]] = set()

@@ -40,6 +40,10 @@ class Reason(Enum):
     UNREACHABLE = _Facts("unreachable", 502, "Not Reachable", "destination_unavailable", 4, "")
     REFUSED = _Facts("refused", 502, "Connection Refused By Destination", "connection_refused", 5, "")
     TIMEOUT = _Facts("timeout", 504, "Destination Does Not Answer", "connection_timeout", 6, "")
+    PROXY = _Facts(
+        "proxy", 502, "Not Connected By Gateway's Proxy", "destination_unavailable", 1,
+        "Whoever runs that proxy can say why: it is the one in TRUNKLINE_OUTBOUND_PROXY.",
+    )  # fmt: skip
     PROCESS_FULL = _Facts(
         "process_full", 503, "Too Many Connections Of This Process", "connection_limit_reached", 1,
         "Close connections that are not used.",

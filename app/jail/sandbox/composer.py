@@ -15,7 +15,7 @@ from app.jail.egress.egress import Egress, EgressLine
 from app.jail.egress.outgoing import NothingAllowed
 from app.jail.sandbox import _handed_in as handed_in
 from app.jail.sandbox._bubblewrap import CAPABILITIES, HOME, HOSTNAME, TEMPORARY, Room, below_temporary, sizes, wrap
-from app.jail.sandbox.environment import environment_of, proxy_environment
+from app.jail.sandbox.environment import authorities_environment, environment_of, proxy_environment
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.needs import DEVICES, Needs, NeedsFinder, Wanted
 from app.jail.sandbox.tiers import Profile, Tier
@@ -34,6 +34,7 @@ from app.jail.spawner.wire import (
 
 MIB = 1 << 20
 WEB_PORTS = (80, 443)
+_OF_THE_NODE = ("web", "allow")  # networks with which the certificate authorities of the node count
 _PROC = "/proc"
 # Without namespaces other processes are in view: these keep a process from what its user may do to them.
 _ON_THE_MACHINE = ("base", "no_unix_sockets", "no_shared_ipc", "own_process_only")
@@ -108,10 +109,11 @@ class _Listeners:
 
 
 class Composer:
-    """Looks up what a command needs, in a thread, and opens its line to the egress proxy."""
+    """Looks up what a command needs, in a thread, and opens its line to the egress proxy. `authorities`: a file with
+    the certificate authorities that processes with `web` or `allow` are to believe."""
 
-    def __init__(self, machine: Machine, finder: NeedsFinder, egress: Egress) -> None:
-        self._machine, self._finder, self._egress = machine, finder, egress
+    def __init__(self, machine: Machine, finder: NeedsFinder, egress: Egress, authorities: str | None = None) -> None:
+        self._machine, self._finder, self._egress, self._authorities = machine, finder, egress, authorities
 
     async def compose(
         self,
@@ -157,10 +159,11 @@ class Composer:
     ) -> Command:
         if place.lasts and self._machine.is_root:  # it may be from when it was the tenant's user's
             await anyio.to_thread.run_sync(give, Path(place.home), os.geteuid())
-        environment = {**_memory_of(spec), **await _environment(spec, place.home, place.tmpdir)}
+        own = await _environment(spec, place.home, place.tmpdir)
+        environment = {**_memory_of(spec), **self._believed(profile.network), **own}
         if profile.tier >= Tier.KERNEL:
             environment = {**_OF_OTHERS, **environment}
-            needs = await self._needs(spec, environment["PATH"])
+            needs = await self._needs(spec, profile.network, environment["PATH"])
             confinement["landlock"] = self._landlock(spec.sandbox, profile.network, needs, place)
             confinement["seccomp"] = list(_ON_THE_MACHINE)
             if profile.network == "none":
@@ -181,7 +184,8 @@ class Composer:
         self, spec: BackendSpec, place: Place, profile: Profile, confinement: Confinement, listeners: "_Listeners"
     ) -> Command:
         home = place.home if place.lasts else HOME
-        environment = {**_OF_OTHERS, **_memory_of(spec), **await _environment(spec, home, TEMPORARY)}
+        own = await _environment(spec, home, TEMPORARY)
+        environment = {**_OF_OTHERS, **_memory_of(spec), **self._believed(profile.network), **own}
         room = await self._room(spec, home, place.lasts, profile, environment["PATH"])
         room = replace(
             room, has_network=listeners.are_any or profile.network == "host", has_hosts=listeners.allowed is not None
@@ -215,7 +219,7 @@ class Composer:
             if home_lasts:
                 await anyio.to_thread.run_sync(give, Path(home), uid)
         return Room(
-            await self._needs(spec, path),
+            await self._needs(spec, profile.network, path),
             cwd_of(spec, home),
             home,
             home_lasts,
@@ -225,11 +229,20 @@ class Composer:
             is_filtered=True,
         )
 
-    async def _needs(self, spec: BackendSpec, path: str) -> Needs:
+    def _believed(self, network: Network) -> dict[str, str]:
+        """Variables that name the authorities."""
+        if self._authorities is None or network not in _OF_THE_NODE:
+            return {}
+        return authorities_environment(self._authorities)
+
+    async def _needs(self, spec: BackendSpec, network: Network, path: str) -> Needs:
         sandbox = spec.sandbox
         cwd = spec.cwd if spec.cwd and os.path.isabs(spec.cwd) else None  # what is below the home is in view
         wanted = Wanted((spec.command, *spec.args), path, cwd, sandbox.read, sandbox.write, spec.installed)
-        return await anyio.to_thread.run_sync(self._finder.find, wanted)
+        needs = await anyio.to_thread.run_sync(self._finder.find, wanted)
+        if self._authorities is None or network not in _OF_THE_NODE:
+            return needs
+        return replace(needs, read=(*needs.read, self._authorities))
 
 
 def _has_web(sandbox: Sandbox, network: Network) -> bool:

@@ -1,4 +1,5 @@
-"""The environment of a process: where it finds programs, the interpreters of scripts among them, and its proxy."""
+"""The environment of a process: where it finds programs, the interpreters of scripts among them, its proxy, and the
+certificate authorities that it is to believe."""
 
 import os
 import re
@@ -16,6 +17,9 @@ NO_PROXY = "localhost,127.0.0.1,::1"
 BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 )  # fmt: skip
+
+_OF_AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+AUTHORITIES = "authorities.pem"
 
 _MAX_LINKS = 40  # as in the kernel
 _HEAD_BYTES = 4096
@@ -54,8 +58,29 @@ def proxy_environment(port: int = PROXY_PORT, bundles: Iterable[str] = BUNDLES) 
     variables = {**values, **{name.upper(): value for name, value in values.items()}, "NODE_USE_ENV_PROXY": "1"}
     bundle = next((each for each in bundles if Path(each).is_file()), None)
     if bundle is not None:
-        variables |= dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"), bundle)
+        variables |= dict.fromkeys(_OF_AUTHORITIES, bundle)
     return variables
+
+
+def authorities_environment(file: str) -> dict[str, str]:
+    """For a process that is to believe these: OpenSSL, Go and most others, requests, Node; curl and git."""
+    return dict.fromkeys((*_OF_AUTHORITIES, "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"), file)
+
+
+def write_authorities(directory: Path, own: str, bundles: Iterable[str] = BUNDLES) -> str:
+    """A file with the certificate authorities of the machine and these, in PEM; its path. An earlier one is replaced at
+    once, as processes of other nodes may read it. Raises OSError."""
+    bundle = next((each for each in bundles if Path(each).is_file()), None)
+    known = "" if bundle is None else Path(bundle).read_text(errors="replace")
+    path = directory.resolve() / AUTHORITIES
+    written = path.with_name(f"{AUTHORITIES}.{os.getpid()}")
+    try:
+        written.write_text(f"{known}\n{own}")
+        written.chmod(0o644)
+        written.replace(path)
+    finally:
+        written.unlink(missing_ok=True)
+    return str(path)
 
 
 def chain(path: str) -> Iterator[str]:

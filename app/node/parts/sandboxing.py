@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
+from app.auth.outbound_proxy import NodeProxy
 from app.domain import BackendSpec
 from app.jail.egress.egress import Egress, EgressOptions
 from app.jail.sandbox.cgroup_roots import CgroupRoots, open_roots
 from app.jail.sandbox.composer import Composer
+from app.jail.sandbox.environment import write_authorities
 from app.jail.sandbox.machine import examine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.probes.probing import Probing
@@ -39,7 +41,10 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
     cgroups = await _open_cgroups(stack)
     machine = await anyio.to_thread.run_sync(examine, cgroups, partial(uid_of, settings.homes))
     options = EgressOptions(own_hosts=_own_hosts(settings), parts=own_parts(settings))
-    egress = await stack.enter_async_context(Egress(opening.metrics, options))
+    authorities: str | None = None
+    if settings.outbound_ca is not None:
+        authorities = await anyio.to_thread.run_sync(write_authorities, settings.data_dir, settings.outbound_ca)
+    egress = await stack.enter_async_context(Egress(opening.metrics, replace(options, proxy=_proxy(settings))))
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     urls = {"the database": settings.database_url, "Redis": settings.redis_url}
     targets = targets_of((settings.host, settings.port), settings.data_dir, urls)
@@ -51,7 +56,8 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
             reports = await probing.until_one_holds(machine.tiers)
     finally:
         await spawner.aclose()
-    sandboxes = Sandboxes(machine, Composer(machine, finder, egress), settings.sandbox, reports, memory_mb_of)
+    composer = Composer(machine, finder, egress, authorities)
+    sandboxes = Sandboxes(machine, composer, settings.sandbox, reports, memory_mb_of)
     opening.metrics.sandbox_tier.set(sandboxes.tier)
     enforced = sandboxes.profile(BackendSpec("", "", "")).enforced
     for guarantee in GUARANTEES:
@@ -75,6 +81,15 @@ async def _close_cgroups(opened: "asyncio.Future[CgroupRoots]") -> None:
         await asyncio.wait([opened])
     if opened.exception() is None:
         opened.result().close()
+
+
+def _proxy(settings: Settings) -> NodeProxy | None:
+    """What connections of processes go through."""
+    found = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
+    if found is not None and found.url.startswith("https:"):
+        log.warning("OUTBOUND_PROXY is spoken to with TLS: processes of backends are connected without it")
+        return None
+    return found
 
 
 def _own_hosts(settings: Settings) -> tuple[str, ...]:

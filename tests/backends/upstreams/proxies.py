@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Proxy:
-    """`asked`: the first line of each request and its headers. `names`: what it knows, and where that is."""
+    """`asked`: the first line of each request and its headers. `names`: what it knows, and where that is; `ports`:
+    which of them are others there."""
 
     port: int = 0
     names: Mapping[str, str] = field(default_factory=dict)
+    ports: Mapping[int, int] = field(default_factory=dict)
     credentials: str = ""
     answer: bytes = b""  # instead of doing it
     scheme: str = "http"
@@ -27,7 +29,7 @@ class Proxy:
     def where(self, authority: str) -> tuple[str, int] | None:
         host, _, port = authority.rpartition(":")
         known = host if host.startswith("127.") else self.names.get(host)
-        return None if known is None else (known, int(port))
+        return None if known is None else (known, self.ports.get(int(port), int(port)))
 
     def refusal(self, headers: Mapping[str, str]) -> bytes:
         if self.answer:

@@ -261,6 +261,11 @@ def line(request_id: int | None, method: str, **params: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **named, "method": method, "params": params}).encode()
 
 
+async def good(asked: Asked) -> None:
+    """Answers whatever it is asked."""
+    await asked.result({})
+
+
 def polite(answer: Answer) -> Answer:
     """A server with a handshake; `answer` gets calls, and GETs after a moment of the handshake's."""
 

@@ -15,12 +15,19 @@ from app.backends.upstreams.connecting import CannotConnect, Connector, Place
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Names
 from app.telemetry.metrics import Metrics
-from tests.backends.upstreams.rig import LOOPBACK, WAIT_S, Heard, line, make_upstreams, opened, polite, serving, spec_at
+from tests.backends.upstreams.rig import (
+    LOOPBACK,
+    WAIT_S,
+    Heard,
+    good,
+    line,
+    make_upstreams,
+    opened,
+    polite,
+    serving,
+    spec_at,
+)
 from tests.certificates import self_signed
-
-
-async def good(asked):
-    await asked.result({})
 
 
 def names(**found):

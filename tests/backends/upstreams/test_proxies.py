@@ -16,6 +16,7 @@ from tests.backends.upstreams.proxies import proxying
 from tests.backends.upstreams.rig import (
     LOOPBACK,
     Heard,
+    good,
     line,
     make_upstreams,
     opened,
@@ -29,10 +30,6 @@ from tests.certificates import authority, issued
 ROOT = authority()
 SERVER = issued(ROOT)
 NAMES = {"far.example": "127.0.0.1"}
-
-
-async def good(asked):
-    await asked.result({})
 
 
 def nobody(name):

@@ -22,7 +22,18 @@ from app.errors import (
 )
 from app.protocol.eras.sessionless_envelope import refuses_handshake
 from app.telemetry.metrics import Metrics
-from tests.backends.upstreams.rig import HELLO, WAIT_S, Heard, line, make_upstreams, opened, polite, serving, spec_at
+from tests.backends.upstreams.rig import (
+    HELLO,
+    WAIT_S,
+    Heard,
+    good,
+    line,
+    make_upstreams,
+    opened,
+    polite,
+    serving,
+    spec_at,
+)
 from tests.concurrency.test_loop_share import Shares
 
 CALL = line(7, "tools/call", name="add", arguments={})
@@ -121,14 +132,11 @@ async def test_notifications_of_a_flood_are_dropped_unread_and_the_answer_behind
 async def test_calls_do_not_overtake_a_notification():
     taken, go_on = [], asyncio.Event()
 
-    async def answer(asked):
-        await asked.result({})
-
     async def slow(asked):
         if asked.method == "POST" and asked.message.get("method") == "notifications/roots/list_changed":
             await go_on.wait()
         taken.append(asked.message.get("method") if asked.method == "POST" else asked.method)
-        await polite(answer)(asked)
+        await polite(good)(asked)
 
     async with serving(slow) as server, make_upstreams() as upstreams:
         link, heard = await opened(upstreams, spec_at(server.url))
@@ -510,10 +518,7 @@ async def test_too_much_that_waits_is_refused(monkeypatch):
 
 
 async def test_a_server_without_a_stream_is_left_alone():
-    async def answer(asked):
-        await asked.result({})
-
-    async with session(answer) as (server, link, heard):
+    async with session(good) as (server, link, heard):
         link.send(CALL)
         await heard.answer(7)
         async with asyncio.timeout(WAIT_S):  # it has a connection of its own
@@ -743,10 +748,7 @@ def moved(answer, status, location="/mcp/"):
 
 @pytest.mark.parametrize("status", [307, 308])
 async def test_one_redirect_on_the_same_server_is_followed(status):
-    async def answer(asked):
-        await asked.result({})
-
-    async with serving(moved(polite(answer), status)) as server, make_upstreams() as upstreams:
+    async with serving(moved(polite(good), status)) as server, make_upstreams() as upstreams:
         link, heard = await opened(upstreams, spec_at(server.url, {"Authorization": "Bearer k"}))
         link.send(CALL)
         assert (await heard.answer(7))["result"] == {}

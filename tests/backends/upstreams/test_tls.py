@@ -15,7 +15,7 @@ from app.backends.upstreams.tls import TlsContexts
 from app.domain.resources.backends import Connect
 from app.errors import BackendUnavailable, GatewayError
 from app.telemetry.metrics import Metrics
-from tests.backends.upstreams.rig import Heard, line, make_upstreams, opened, polite, serving, spec_at
+from tests.backends.upstreams.rig import Heard, good, line, make_upstreams, opened, polite, serving, spec_at
 from tests.certificates import authority, issued
 
 ROOT = authority()
@@ -23,10 +23,6 @@ OTHER = authority("another authority")
 OURS = issued(ROOT, "gateway.example")
 SERVER = issued(ROOT)
 SHOWN: Any = {"certificate": OURS.pem, "key": OURS.key}
-
-
-async def good(asked):
-    await asked.result({})
 
 
 @asynccontextmanager

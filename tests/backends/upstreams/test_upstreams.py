@@ -10,6 +10,7 @@ from app.telemetry.metrics import Metrics
 from tests.backends.upstreams.rig import (
     Answer,
     Heard,
+    good,
     line,
     make_upstreams,
     opened,
@@ -18,10 +19,6 @@ from tests.backends.upstreams.rig import (
     spec_at,
     unused_port,
 )
-
-
-async def good(asked):
-    await asked.result({})
 
 
 async def broken(asked):

@@ -3,7 +3,14 @@
 from pathlib import Path
 
 from app.domain import BackendSpec
-from app.jail.sandbox.environment import environment_of, proxy_environment, search_path
+from app.jail.sandbox.environment import (
+    AUTHORITIES,
+    authorities_environment,
+    environment_of,
+    proxy_environment,
+    search_path,
+    write_authorities,
+)
 
 
 def test_every_program_finds_its_spelling():
@@ -20,6 +27,23 @@ def test_the_first_bundle_of_authorities_that_is_there_is_named(tmp_path):
     found = proxy_environment(bundles=[str(tmp_path / each) for each in ("a.pem", "b.pem", "c.pem")])
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"):
         assert found[name] == str(tmp_path / "b.pem")
+
+
+def test_the_authorities_of_the_node_are_in_one_file_with_those_of_the_machine(tmp_path):
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text("the machine's\n")
+    for own in ("an old one\n", "the company's\n"):
+        file = write_authorities(tmp_path, own, [str(tmp_path / "none.pem"), str(bundle)])
+    assert file == str(tmp_path.resolve() / AUTHORITIES)
+    assert Path(file).read_text().split("\n") == ["the machine's", "", "the company's", ""]
+    assert Path(file).stat().st_mode & 0o777 == 0o644
+    assert sorted(each.name for each in tmp_path.iterdir()) == [AUTHORITIES, "bundle.pem"]
+    assert set(authorities_environment(file).values()) == {file}
+    assert authorities_environment(file).keys() > {"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"}
+
+
+def test_without_a_bundle_there_are_those_of_the_node_alone(tmp_path):
+    assert Path(write_authorities(tmp_path, "the company's\n", [])).read_text().strip() == "the company's"
 
 
 def test_declared_variables_win_over_the_defaults(monkeypatch):

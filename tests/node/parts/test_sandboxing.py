@@ -47,9 +47,13 @@ def half_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfWay]:
     half_way.may_return.set()
 
 
+def of_directory(directory: Path, **more: str) -> Settings:
+    return Settings.from_env({"TRUNKLINE_DATA_DIR": str(directory), "TRUNKLINE_SECRET_KEY": "ab" * 32, **more})
+
+
 async def opened(directory: Path) -> None:
     """Opens the sandbox of a node, and closes it at once."""
-    settings = Settings.from_env({"TRUNKLINE_DATA_DIR": str(directory), "TRUNKLINE_SECRET_KEY": "ab" * 32})
+    settings = of_directory(directory)
     async with AsyncExitStack() as stack:
         opening = Opening.of_node(stack, settings, Metrics("test"), "node")
         await sandboxing.open_sandboxes(opening, lambda tenant: None)
@@ -87,3 +91,17 @@ async def test_a_cancellation_right_after_leaves_no_control_group(half_way: Half
     with anyio.fail_after(20), suppress(asyncio.CancelledError):
         await node
     assert not [each for each in half_way.made if each.exists()]
+
+
+@pytest.mark.parametrize(("url", "is_used"), [("http://me:s3cret@proxy:3128", True), ("https://proxy:3128", False)])
+def test_a_proxy_that_is_spoken_to_with_tls_is_not_for_processes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, is_used: bool
+) -> None:
+    found = sandboxing._proxy(of_directory(tmp_path, TRUNKLINE_OUTBOUND_PROXY=url))
+    assert (found is not None) is is_used
+    assert ("OUTBOUND_PROXY" in caplog.text) is not is_used
+    assert "s3cret" not in caplog.text
+
+
+def test_without_one_there_is_none(tmp_path: Path) -> None:
+    assert sandboxing._proxy(of_directory(tmp_path)) is None
