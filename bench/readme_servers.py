@@ -4,11 +4,11 @@
     .venv/bin/python bench/readme_servers.py --second-session [--rounds 20] [NAME ...]
 
 Registers each server of bench/readme_servers.json by `trunkline import` of the file that its README gives (`from`: npm,
-pypi or image; `own`: what a reader writes in the place of the README's examples), in a gateway of its own, which installs
-it in its sandbox from the registries that this machine is configured for. Then it asks for the tools and calls one,
-as an MCP client; where that fails, once more after `trunkline backends check NAME --allow`. What a server needs stands
-in for it on loopback: a PostgreSQL, a Redis and an HTTP server. Images need the setting CONTAINER_ENGINE in the
-environment, and are there under their names. `--tools` prints what each server offers.
+pypi or image; `own`: what a reader writes in the place of the README's examples), in a gateway of its own, which
+installs it in its sandbox from the registries that this machine is configured for. Then it asks for the tools and calls
+one, as an MCP client; where that fails, once more after `trunkline backends check NAME --allow`. What a server needs
+stands in for it on loopback: a PostgreSQL, a Redis and an HTTP server. Images are there under their names, and need the
+setting CONTAINER_ENGINE in the environment. `--tools` prints what each server offers.
 
 `--second-session` compares how long sessions of a package take to their first answer with those of the same program
 that was installed by hand, in turns, without a network.
@@ -80,7 +80,8 @@ class StandIn(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = urlsplit(self.path).path
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        found = next((each for end, each in ANSWERS.items() if path == end or (end != "/" and path.endswith(end))), None)
+        ends = (end for end in ANSWERS if path == end or (end != "/" and path.endswith(end)))
+        found = ANSWERS.get(next(ends, ""))
         body = json.dumps({"error": f"nothing at {path}"} if found is None else found).encode()
         self.send_response(404 if found is None else 200)
         for name, value in {
@@ -285,7 +286,8 @@ def why_not(gateway: Gateway, name: str, said: str, found: Mapping[str, Any]) ->
     failure = found.get("failure")
     if failure:
         parts.append(f"check: {failure['detail']} | {failure['hint'] or ''} | {' / '.join(failure['stderr'][-3:])}")
-    parts += [f"missed: {each['kind']} {each['what']}: {each['note'] or each['proposal']}" for each in found.get("missed", [])]
+    for each in found.get("missed", []):
+        parts.append(f"missed: {each['kind']} {each['what']}: {each['note'] or each['proposal']}")
     for each in gateway.api("GET", f"/tenants/{TENANT}/backends/{name}")["failures"][:1]:
         denied = ", ".join(f"{one['kind']} {one['what']}" for one in each["denials"][-3:])
         parts.append(f"page: {each['detail']}; denied: {denied or 'nothing known'}; {' / '.join(each['stderr'][-2:])}")
@@ -307,7 +309,7 @@ def measure_all(gateway: Gateway, servers: Sequence[Server], directory: Path, *,
         text = "; ".join(about).replace("|", "/").replace("\n", " ")
         print(f"| {server.name} | {server.origin} | {outcome.words} | {text} |", flush=True)
         print(f"  {server.name} took {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
-    print("; ".join(f"{count} {words}" for words, count in counts.most_common()), f"of {len(servers)}; 0 with mode: off")
+    print("; ".join(f"{count} {words}" for words, count in counts.most_common()), f"of {len(servers)}")
 
 
 # --- the second session
@@ -370,10 +372,15 @@ def compare(gateway: Gateway, servers: Sequence[Server], directory: Path, rounds
                 seconds = asyncio.run(first_answer_s(gateway, each))
                 if number:  # the first session of each is not counted
                     took[each].append(seconds)
-        tiers = [{row["tier"] for row in gateway.api("GET", f"/tenants/{TENANT}/backends/{each}")["sandbox_report"]} for each in took]
+        tiers = sorted({str(tier) for each in took for tier in tiers_of(gateway, each)})
         medians = [statistics.median(took[each]) for each in (hand, name)]
         row = (server.name, f"{medians[0]:.3f}", f"{medians[1]:.3f}", f"{medians[1] / medians[0]:.3f}", str(rounds))
-        print("|", " | ".join([*row, str(tiers)]), "|", flush=True)
+        print("|", " | ".join([*row, ", ".join(tiers)]), "|", flush=True)
+
+
+def tiers_of(gateway: Gateway, name: str) -> list[Any]:
+    about = gateway.api("GET", f"/tenants/{TENANT}/backends/{name}")
+    return [each["tier"] for each in about["sandbox_report"]]
 
 
 def main() -> None:

@@ -342,9 +342,9 @@ def _direct(spec: BackendSpec, each: Mapping[str, Any], count: int, *, has_proxy
 
 def _registered(spec: BackendSpec, count: int, *, only_names: bool = False) -> list[Missed]:
     """What the backend's registration names and it does not reach yet."""
-    all_named = dict.fromkeys(each for each in destinations_in(spec) if _can_be_named(each) and not _is_of_metadata(each))
-    found = [each for each in all_named if not (only_names and _is_address(each))][:_COMPARED]
-    return [_to(each, count, _BY_REGISTRATION) for each in not_covered(found, spec.sandbox.allow)]
+    named = [each for each in dict.fromkeys(destinations_in(spec)) if _can_be_named(each)]
+    found = [each for each in named if not _is_of_metadata(each) and not (only_names and _is_address(each))]
+    return [_to(each, count, _BY_REGISTRATION) for each in not_covered(found[:_COMPARED], spec.sandbox.allow)]
 
 
 def _before_a_call(spec: BackendSpec, reaching: Sequence[str], *, has_failed: bool) -> list[Missed]:
