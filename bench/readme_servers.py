@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # tests, wherever this is started
 
 from forwarded import NOTHING, Node, ask
-from mcp_clients import CallFailed, StreamableSession
+from mcp_clients import CLIENT_INFO, PROTOCOL_VERSION, CallFailed, StreamableSession
 
 from tests.postgres import postgres_server
 from tests.redis_servers import RedisServer
@@ -46,6 +46,7 @@ from tests.redis_servers import RedisServer
 LIST = Path(__file__).with_suffix(".json")
 TENANT = "readme"
 OPEN_S, CALL_S, COMMAND_S = 120.0, 60.0, 400.0  # a start may install
+HELLO = {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
 MAX_WHY = 900  # characters of a reason
 SECOND = ("everything", "time")  # one of npm and one of PyPI
 ENGINE = "TRUNKLINE_CONTAINER_ENGINE"
@@ -159,7 +160,7 @@ def servers_of(names: Sequence[str], places: Mapping[str, str]) -> list[Server]:
             text = text.replace("{" + name + "}", value)
         return text
 
-    made = []
+    made = list[Server]()
     for each in json.loads(LIST.read_text()):
         if names and each["name"] not in names:
             continue
@@ -233,13 +234,13 @@ async def tried(gateway: Gateway, name: str, server: Server, *, shows: bool) -> 
     """What went wrong; empty: the tools were listed, and the call has the right answer."""
     session = gateway.session(name)
     try:
-        params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-        await session.request("initialize", params, OPEN_S)
+        await session.request("initialize", HELLO, OPEN_S)
         await session.notify("notifications/initialized")
         tools = await offered(session)
         if shows:
             print_tools(tools, server.call[0])
-        answer = await session.request("tools/call", dict(zip(("name", "arguments"), server.call, strict=True)), CALL_S)
+        tool, arguments = server.call
+        answer = await session.request("tools/call", {"name": tool, "arguments": arguments}, CALL_S)
     except (CallFailed, OSError, TimeoutError) as error:
         return str(error) or repr(error)
     finally:
@@ -338,9 +339,7 @@ async def first_answer_s(gateway: Gateway, name: str) -> float:
     """From nothing to the list of tools; waits until the process is gone."""
     session = gateway.session(name)
     began = time.perf_counter()
-    await session.request("initialize", {
-        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"},
-    }, OPEN_S)  # fmt: skip
+    await session.request("initialize", HELLO, OPEN_S)
     await session.notify("notifications/initialized")
     await offered(session)
     took = time.perf_counter() - began
