@@ -122,7 +122,7 @@ def folder_of_reader() -> Iterator[Path]:
         folder = Path(name)
         for each in ("notes", "data", "repository", "vault/.obsidian", "vault-two/.obsidian"):
             (folder / each).mkdir(parents=True)
-        for each in ("notes/answer.txt", "vault/answer.md", "vault-two/answer.md", "repository/answer.txt"):
+        for each in ("notes/answer.txt", "vault/a.md", "vault-two/b.md", "repository/a.txt", "data/answer.xlsx"):
             (folder / each).write_text("forty-two\n")
         git = ("git", "-c", "user.name=reader", "-c", "user.email=reader@localhost", "-C", str(folder / "repository"))
         for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "The answer")):
@@ -245,7 +245,7 @@ async def tried(gateway: Gateway, name: str, server: Server, *, shows: bool) -> 
         return str(error) or repr(error)
     finally:
         await session.close()
-    text = json.dumps(answer.get("content", []), ensure_ascii=False)
+    text = json.dumps(answer.get("content", answer), ensure_ascii=False)
     if answer.get("isError"):
         return f"the tool says: {text[:300]}"
     return "" if server.says in text else f"another answer: {text[:300]}"
