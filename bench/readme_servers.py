@@ -94,7 +94,7 @@ class StandIn(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    do_GET = do_POST = do_HEAD = _answer  # noqa: N815, the names that the library looks for
+    do_GET = do_POST = do_HEAD = _answer
 
     def log_message(self, *args: object) -> None:
         pass
@@ -287,8 +287,8 @@ def why_not(gateway: Gateway, name: str, said: str, found: Mapping[str, Any]) ->
     failure = found.get("failure")
     if failure:
         parts.append(f"check: {failure['detail']} | {failure['hint'] or ''} | {' / '.join(failure['stderr'][-3:])}")
-    for each in found.get("missed", []):
-        parts.append(f"missed: {each['kind']} {each['what']}: {each['note'] or each['proposal']}")
+    missed = found.get("missed", [])
+    parts += [f"missed: {each['kind']} {each['what']}: {each['note'] or each['proposal']}" for each in missed]
     for each in gateway.api("GET", f"/tenants/{TENANT}/backends/{name}")["failures"][:1]:
         denied = ", ".join(f"{one['kind']} {one['what']}" for one in each["denials"][-3:])
         parts.append(f"page: {each['detail']}; denied: {denied or 'nothing known'}; {' / '.join(each['stderr'][-2:])}")
