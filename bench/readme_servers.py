@@ -94,7 +94,14 @@ class StandIn(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    do_GET = do_POST = do_HEAD = _answer
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
 
     def log_message(self, *args: object) -> None:
         pass
