@@ -123,13 +123,13 @@ def http_server() -> Iterator[str]:
 
 @contextmanager
 def folder_of_reader() -> Iterator[Path]:
-    """What a reader of a README has: notes, vaults, a repository, a folder for data. Outside of /tmp, of which each
+    """What a reader of a README has: notes, a vault, a repository, a folder for data. Outside of /tmp, of which each
     process has its own; whatever user a process becomes may write there."""
     with tempfile.TemporaryDirectory(prefix="trunkline-readme-", dir="/var/tmp") as name:
         folder = Path(name)
-        for each in ("notes", "data", "repository", "vault/.obsidian", "vault-two/.obsidian"):
+        for each in ("notes", "vault", "data", "repository"):
             (folder / each).mkdir(parents=True)
-        for each in ("notes/answer.txt", "vault/a.md", "vault-two/b.md", "repository/a.txt", "data/answer.xlsx"):
+        for each in ("notes/answer.txt", "vault/a.md", "repository/a.txt", "data/answer.xlsx"):
             (folder / each).write_text("forty-two\n")
         git = ("git", "-c", "user.name=reader", "-c", "user.email=reader@localhost", "-C", str(folder / "repository"))
         for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "The answer")):
