@@ -22,6 +22,7 @@ from app.errors import Conflict, GatewayError, InvalidRequest
 from app.storage.idempotency import IdempotencyRepository
 
 MAX_KEY_LENGTH = 255
+AGAIN_S = 2.0  # while the first request is under way, such as the installation of a package
 REPLAYED = "Idempotency-Replayed"
 
 _KEPT_HEADERS = ("content-type", "location", "etag", "cache-control")
@@ -124,4 +125,4 @@ def _digest(*parts: str) -> bytes:
 
 
 def _under_way() -> Conflict:
-    return Conflict("a request with this Idempotency-Key is under way; try again in a moment")
+    return Conflict("a request with this Idempotency-Key is under way; try again in a moment").again_after(AGAIN_S)

@@ -26,7 +26,7 @@ TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minut
 ATTEMPTS = 3
 DEEPEST = 64  # levels of an answer; no gateway nests more than a handful
 LONGEST_PAUSE_S = 5.0  # if a gateway asks for a longer pause, its refusal is shown instead
-TOO_MANY, MOST_WAITS = 429, 100  # of one request
+UNDER_WAY, TOO_MANY, MOST_WAITS = 409, 429, 100  # of one request
 PAGE = 200
 MAX_KEY_FILE = 64 * 1024
 MOST_BACKENDS = 100_000  # of one tenant
@@ -241,7 +241,9 @@ class Rest:
                     raise self._silence(str(error) or type(error).__name__, headers["X-Request-Id"]) from None
                 continue
             pause_s = _pause(response)
-            if self.is_patient and response.status_code == TOO_MANY and pause_s is not None and waited < MOST_WAITS:
+            # The first one may take longer than its answer is waited for.
+            waits_for = (UNDER_WAY, TOO_MANY) if self.is_patient else (UNDER_WAY,)
+            if response.status_code in waits_for and pause_s is not None and waited < MOST_WAITS:
                 waited, attempt = waited + 1, attempt - 1
                 time.sleep(pause_s)
             elif attempt < ATTEMPTS and pause_s is not None:
@@ -286,7 +288,7 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _pause(response: httpx2.Response) -> float | None:
     """How long to wait before repeating a request that was refused for now; None if it must not be repeated."""
     after = response.headers.get("retry-after", "")
-    if response.status_code not in (429, 503) or not (after.isascii() and after.isdigit() and len(after) < 6):
+    if response.status_code not in (UNDER_WAY, TOO_MANY, 503) or not (after.isascii() and after.isdigit() and len(after) < 6):
         return None
     return float(after) if int(after) <= LONGEST_PAUSE_S else None
 

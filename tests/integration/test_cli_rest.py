@@ -344,6 +344,16 @@ def test_a_lost_answer_and_a_short_pause_are_met_with_the_same_request(line, uns
     assert None not in keys
 
 
+def test_who_has_lost_an_answer_waits_for_as_long_as_the_request_is_under_way(line, unsteady):
+    """An installation, for one."""
+    problem = b'{"title": "Conflict", "status": 409}'
+    unsteady.answers = [None, *[(409, {"Retry-After": "0"}, problem)] * 5, (201, {}, b'{"name": "acme"}')]
+    assert line.json("tenants", "create", "acme") == {"name": "acme"}
+    assert len({key for _, key, _ in unsteady.seen}) == 1
+    unsteady.answers = [(409, {}, problem)]
+    line.run("tenants", "create", "acme", code=1)
+
+
 def test_what_was_deleted_by_a_lost_answer_is_deleted(line, unsteady):
     problem = b'{"title": "Not Found", "status": 404}'
     unsteady.answers = [None, (404, {}, problem), (404, {}, problem)]

@@ -15,8 +15,11 @@ ASK = "--env NAME=VALUE"  # how to supply a value, in the text of problems
 
 # Variables that change which code a program loads: they must not be taken from a file without confirmation.
 _RISKY = (
-    "LD_*", "DYLD_*", "NODE_OPTIONS", "NODE_PATH", "PYTHON*", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT", "GIT_*",
+    "LD_*", "DYLD_*", "NODE_OPTIONS", "NODE_PATH", "PYTHON*", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT",
     "NPM_CONFIG_*", "PIP_*", "UV_*", "PATH",
+    # Not all of git: servers have variables of such names for who commits, and where.
+    "GIT_ALLOW_PROTOCOL", "GIT_*ASKPASS", "GIT_*COMMAND", "GIT_CONFIG*", "GIT_COMMON_DIR", "GIT_DIR", "GIT_*EDITOR",
+    "GIT_EXEC_PATH", "GIT_EXTERNAL_*", "GIT_*PAGER", "GIT_SSH*", "GIT_TEMPLATE_DIR",
 )  # fmt: skip
 _HARMLESS = frozenset({"PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE"})
 # What programs of Windows need there, and what no other system has.

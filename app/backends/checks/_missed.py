@@ -14,6 +14,7 @@ from app.backends.checks._registered import destinations_in
 from app.domain import BackendSpec
 from app.domain.resources.destinations import LOCALHOST, is_destination, is_metadata, not_covered, parse
 from app.domain.resources.fields import Unfit
+from app.jail.egress.outgoing import WEB_PORTS
 from app.jail.sandbox.paths import NEVER
 from app.jail.sandbox.scripts import MODULES, PACKAGE_SCRIPTS
 from app.processes.endings import distrusts
@@ -51,6 +52,7 @@ _GOES_AROUND = (
     f"HOST:PORT. {_OPENS_ALL}"
 )
 _BY_REGISTRATION = "Its registration names it; what the program asked for is not known, as it resolves no name yet."
+_BEFORE_A_CALL = "Its registration names it; a check calls no tool, and nothing was asked for yet."
 _IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
 _NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
 _NAMES_ITS_NETWORK = (
@@ -168,10 +170,8 @@ def findings(
                 note = _NO_SHARED_MEMORY if what == _SHARED_MEMORY else _NEVER_OPENED
                 missed = replace(missed, proposal=None, note=note)
             (named if is_named else files).append(missed)
-    if besides.reaching and not addresses and spec.sandbox.network == "none":  # a check calls no tool
-        what = f"unknown (what these tools ask for: {', '.join(besides.reaching)})"
-        entry = None if _is_node(spec) else {"network": "web"}
-        addresses.append(Missed("address", what, None, len(besides.reaching), entry, note=_IF_PROXIES))
+    if not addresses:
+        addresses += _before_a_call(spec, besides.reaching, has_failed=has_failed)
     reported = named[:_COMPARED] + _by_localhost(addresses[:_COMPARED])
     if has_failed:
         reported += calls[:_LAST] + ([] if named else files[:_LAST])
@@ -333,7 +333,7 @@ def _direct(spec: BackendSpec, each: Mapping[str, Any], count: int, *, has_proxy
         goes_around = has_proxy or spec.sandbox.has_web
         entry, note = (None, _GOES_AROUND) if goes_around else ({"network": "web"}, None)
         return _registered(spec, count, only_names=True) or [Missed("address", _NAMES, None, count, entry, note=note)]
-    if _is_metadata(address.rpartition(":")[0]):
+    if _is_of_metadata(address):
         return [Missed("address", address, None, count, None, note=_METADATA)]
     if not _can_be_named(address):
         return [Missed("address", address, None, count, None, note=_NOWHERE)]
@@ -342,9 +342,28 @@ def _direct(spec: BackendSpec, each: Mapping[str, Any], count: int, *, has_proxy
 
 def _registered(spec: BackendSpec, count: int, *, only_names: bool = False) -> list[Missed]:
     """What the backend's registration names and it does not reach yet."""
-    found = dict.fromkeys(each for each in destinations_in(spec) if each not in spec.sandbox.allow)
-    named = [each for each in found if _can_be_named(each) and not (only_names and _is_address(each))]
-    return [_to(each, count, _BY_REGISTRATION) for each in named[:_COMPARED]]
+    named = [each for each in dict.fromkeys(destinations_in(spec)) if _can_be_named(each)]
+    found = [each for each in named if not _is_of_metadata(each) and not (only_names and _is_address(each))]
+    return [_to(each, count, _BY_REGISTRATION) for each in not_covered(found[:_COMPARED], spec.sandbox.allow)]
+
+
+def _before_a_call(spec: BackendSpec, reaching: Sequence[str], *, has_failed: bool) -> list[Missed]:
+    """Of a program that has asked for no address yet: where its registration says that it will connect to, else the web
+    if tools say that they reach out."""
+    named = [] if has_failed or spec.sandbox.network_kind == "host" else _registered(spec, 0)
+    found = [replace(each, note=_BEFORE_A_CALL) for each in named if not (spec.sandbox.has_web and _is_of_web(each))]
+    if found or not reaching or spec.sandbox.network != "none":
+        return found
+    what = f"unknown (what these tools ask for: {', '.join(reaching)})"
+    entry = None if _is_node(spec) else {"network": "web"}
+    return [Missed("address", what, None, len(reaching), entry, note=_IF_PROXIES)]
+
+
+def _is_of_web(missed: Missed) -> bool:
+    """Whether `web` leads there, as far as its name says."""
+    known = parse(missed.what)
+    is_public = not known.is_private_name if known.name else known.network is not None and known.network.is_global
+    return known.port in WEB_PORTS and is_public
 
 
 def _by_localhost(addresses: Sequence[Missed]) -> list[Missed]:
@@ -397,7 +416,7 @@ def _refused(destination: str, reason: str, count: int, spec: BackendSpec) -> Mi
 
 
 def _why_no_entry(destination: str, reason: str, spec: BackendSpec) -> str | None:
-    if _is_metadata(destination.rpartition(":")[0]):
+    if _is_of_metadata(destination):
         return _METADATA
     if not _can_be_named(destination):
         return _NOWHERE
@@ -407,9 +426,9 @@ def _why_no_entry(destination: str, reason: str, spec: BackendSpec) -> str | Non
     return _NEVER_REACHED if is_allowed else None
 
 
-def _is_metadata(host: str) -> bool:
+def _is_of_metadata(destination: str) -> bool:
     try:
-        return is_metadata(ip_address(host.strip("[]")))
+        return is_metadata(ip_address(destination.rpartition(":")[0].strip("[]")))
     except ValueError:
         return False
 

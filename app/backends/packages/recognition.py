@@ -26,6 +26,8 @@ _IDLE = frozenset({
     "--upgrade", "--no-progress", "--native-tls", "--system-certs", "--no-config", "--managed-python", "--no-env-file",
     "--no-managed-python", "--no-python-downloads", "--reinstall", "--compile-bytecode", "--no-build",
 })  # fmt: skip
+_OUTSIDE = frozenset({"--no-project", "--no-sync", "--active"})  # of a project, which is not looked at
+_is_of_uv = re.compile(r"python[\d.]*|.*\.py|.*[/\\].*").fullmatch  # what `uv run` starts without a package
 _IDLE_WITH_VALUE = frozenset({
     "--loglevel", "--color", "--cache", "--cache-dir", "--link-mode", "--python-preference", "--refresh-package",
 })  # fmt: skip
@@ -110,7 +112,28 @@ def _line(command: str, args: Sequence[str]) -> tuple[str, ...]:
     line = plain((command, *args))
     if line.env or line.cwd or (line.wrappers and any("${" in word for word in line.words)):
         return ()
-    return (program_name(line.words[0]), *line.words[1:])
+    return _as_tool((program_name(line.words[0]), *line.words[1:]))
+
+
+def _as_tool(line: tuple[str, ...]) -> tuple[str, ...]:
+    """`uv run --with PACKAGE PROGRAM` as `uvx` has it; any other line as it is, also one of a project or a script."""
+    if line[:2] != ("uv", "run"):
+        return line
+    packages, python, waiting = list[str](), list[str](), list(line[2:])
+    while waiting and waiting[0].startswith("-"):
+        name, has_value, value = waiting.pop(0).partition("=")
+        if name in (*_MORE, *_PYTHONS):
+            if not has_value and not waiting:
+                return line
+            value = value if has_value else waiting.pop(0)
+            packages += value.split(",") if name in _MORE else []
+            python = ["--python", value] if name in _PYTHONS else python
+        elif name not in _IDLE and name not in _OUTSIDE:
+            return line
+    if not packages or not waiting or _is_of_uv(waiting[0]):
+        return line
+    more = [word for each in packages[1:] for word in ("--with", each)]
+    return ("uvx", "--from", packages[0], *more, *python, "--", *waiting)
 
 
 def _read(words: tuple[str, ...], rest: Sequence[str]) -> PackageRequest:
@@ -172,6 +195,7 @@ def _not_understood(reading: _Reading, name: str) -> NotInstallable:
 
 
 def _request(reading: _Reading, named: Sequence[str], program: str, args: Sequence[str]) -> PackageRequest:
+    program = program.removesuffix(".exe")  # as READMEs have it for Windows
     if program and _program_name.fullmatch(program) is None:
         raise NotInstallable(f"{program[:100]!a} is not the name of a program of a package")
     if len(named) + len(reading.more) > MAX_MORE:

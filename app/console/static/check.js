@@ -137,7 +137,7 @@ function roundOf(found, number) {
 
 function wordsOfMissed({ kind, what, access, count, proposal, granted_by, may_grant, uid, note }) {
   const begins = kind === "limit" ? "It has reached this limit" : "Its sandbox keeps this from it";
-  const words = `${begins}: ${kind} ${what}${access ? ` (${access})` : ""}, ${count} times.`;
+  const words = `${begins}: ${kind} ${what}${access ? ` (${access})` : ""}, ${count ? `${count} times` : "not asked for yet"}.`;
   if (uid !== null) return `${words} It runs as the user ${uid}, whom owner and mode of the file keep out: chown or setfacl on the node.`;
   const member = kind === "limit" ? "limits" : "sandbox";
   const entry = proposal === null ? "" : ` To allow it, add ${JSON.stringify(proposal)} to the backend's ${member}.`;

@@ -352,12 +352,22 @@ def test_a_dollar_in_the_middle_is_just_a_dollar():
 
 
 @pytest.mark.parametrize(
-    "name", ["LD_PRELOAD", "NODE_OPTIONS", "PYTHONPATH", "PATH", "npm_config_registry", "UV_INDEX", "ENV"]
-)
+    "name",
+    [
+        "LD_PRELOAD", "NODE_OPTIONS", "PYTHONPATH", "PATH", "npm_config_registry", "UV_INDEX", "ENV", "GIT_SSH_COMMAND",
+        "GIT_CONFIG_COUNT", "GIT_EXTERNAL_DIFF", "GIT_EDITOR", "GIT_PROXY_COMMAND",
+    ],
+)  # fmt: skip
 def test_a_variable_that_changes_what_is_loaded_must_be_confirmed(name):
     assert name in one(stdio(env={name: "x"})).problems[0]
     entry = one(stdio(env={name: "x"}), supplied={name: "y"})
     assert (entry.problems, entry.members["env"]) == ((), {name: "y"})
+
+
+def test_who_commits_and_where_changes_nothing_that_is_loaded():
+    env = {"GIT_BASE_DIR": "~/work", "GIT_USERNAME": "kim", "GIT_AUTHOR_EMAIL": "kim@x.example"}
+    entry = one(stdio(env=env))
+    assert (entry.problems, entry.members["env"]) == ((), {**env, "GIT_BASE_DIR": "${home}/work"})
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,25 @@ def test_a_network_that_tools_seem_to_need_is_proposed_where_there_is_none():
     assert paths(found(address("127.0.0.1:5432"), reaching=["fetch"])) == ["127.0.0.1:5432"]
 
 
+def test_what_the_registration_names_is_proposed_before_a_call_asks_for_it():
+    """A check calls no tool, and many clients connect when they are first used."""
+    args = ("redis://localhost:6379", "--api=https://api.example.com/v1", "http://169.254.169.254/")
+    missed = found(has_failed=False, args=args, reaching=["fetch"])
+    assert proposals(missed) == [
+        (each, {"network": {"allow": [each]}}) for each in ("localhost:6379", "api.example.com:443")
+    ]
+    assert [each.count for each in missed] == [0, 0]
+    assert "calls no tool" in str(missed[0].note)
+    assert found(args=args) == []  # it has failed of something else
+    assert paths(found(has_failed=False, args=args, network="web")) == ["localhost:6379"]
+    assert paths(found(has_failed=False, args=("http://10.0.0.7",), network="web")) == ["10.0.0.7:80"]
+    assert found(has_failed=False, args=args, network="host") == []
+    allowed = AllowList(("localhost:6379", "api.example.com:443"))
+    assert found(has_failed=False, args=args, network=allowed) == []
+    network = AllowList(("127.0.0.0/8:6379",))
+    assert found(has_failed=False, args=("redis://127.0.0.1:6379",), network=network) == []
+
+
 def test_what_modes_close_is_reported_with_the_user_and_no_entry_would_open_it():
     missed = found(closed("/srv/notes", "write"), 0, write=("/srv/notes",), has_failed=False)
     assert missed == [Missed("file", "/srv/notes", "write", 2, None, 60123)]

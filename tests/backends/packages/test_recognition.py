@@ -31,6 +31,9 @@ FORMS = [
     ("uvx --from 'mcp-times==3' time run", "pypi", ("mcp-times==3",), "time", ("run",)),
     ("uvx --with a,b==2 --with c mcp-time", "pypi", ("mcp-time", "a", "b==2", "c"), "", ()),
     ("uv tool run --from mcp-times time", "pypi", ("mcp-times",), "time", ()),
+    ("uv tool run --from mcp-times time.exe", "pypi", ("mcp-times",), "time", ()),
+    ("uv run --with mcp-times time run", "pypi", ("mcp-times",), "time", ("run",)),
+    ("uv run --no-project --with=mcp[cli],more -q mcp run a.py", "pypi", ("mcp[cli]", "more"), "mcp", ("run", "a.py")),
     ("pipx run --spec mcp-times==1 time x", "pypi", ("mcp-times==1",), "time", ("x",)),
     ("pipx run mcp-time", "pypi", ("mcp-time",), "", ()),
 ]  # fmt: skip
@@ -48,11 +51,14 @@ def test_a_package_is_recognised(line, registry, wanted, program, args):
 def test_a_version_of_python_is_recognised():
     assert recognised("uvx", ["--python", "cpython@3.12.4", "mcp-time"]).python == "3.12"
     assert recognised("uvx", ["-p", "python3.11", "mcp-time"]).python == "3.11"
+    assert recognised("uv", ["run", "--with", "mcp-time", "--python", "3.10", "mcp-time"]).python == "3.10"
 
 
 @pytest.mark.parametrize("line", [
     "node server.js", "npm start", "uv run server.py", "python -m notes", "docker run notes", "bash -c 'A=b npx a'",
-    "sh -c 'cd /srv && npx a'", "env A=b npx a", "sh -c 'npx a $HOME'", "bash -c 'npx a | tee log'",
+    "sh -c 'cd /srv && npx a'", "env A=b npx a", "uv run time", "uv run --with a b.py", "uv run --with a python -m b",
+    "uv run --with a ./b", "uv run --directory /srv --with a b", "uv run --with", "uv run --with a",
+    "sh -c 'npx a $HOME'", "bash -c 'npx a | tee log'",
 ])  # fmt: skip
 def test_what_is_there_already_is_no_package(line):
     command, *rest = shlex.split(line)
