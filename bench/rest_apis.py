@@ -99,7 +99,7 @@ def value_for(schema: Any, defs: Mapping[str, Any], *, every: bool, depth: int =
         return values[0]
     for several in ("oneOf", "anyOf"):
         if several in schema and "properties" not in schema:
-            fit = next((each for each in schema[several] if each.get("type") != "null"), {})
+            fit: Any = next((each for each in schema[several] if each.get("type") != "null"), {})
             return value_for(fit, defs, every=every, depth=depth + 1)
     if "allOf" in schema and "properties" not in schema:
         parts = [value_for(each, defs, every=every, depth=depth + 1) for each in schema["allOf"]]

@@ -288,7 +288,9 @@ def _events(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _pause(response: httpx2.Response) -> float | None:
     """How long to wait before repeating a request that was refused for now; None if it must not be repeated."""
     after = response.headers.get("retry-after", "")
-    if response.status_code not in (UNDER_WAY, TOO_MANY, 503) or not (after.isascii() and after.isdigit() and len(after) < 6):
+    if response.status_code not in (UNDER_WAY, TOO_MANY, 503) or not (
+        after.isascii() and after.isdigit() and len(after) < 6
+    ):
         return None
     return float(after) if int(after) <= LONGEST_PAUSE_S else None
 

@@ -95,7 +95,12 @@ PARSED_AT_START = {
 }  # settings, words of a user
 BOUNDED = {"auth/outbound_urls.py", "backends/upstreams/_statuses.py"}  # look at the length first
 # Of proxies, which administrators give; of what npm and uv are configured to use; in a process that ends afterwards.
-FEW = {"auth/outbound_proxy.py", "backends/packages/registries.py", "protocol/openapi/_dialects.py"}
+FEW = {
+    "auth/outbound_proxy.py",
+    "jail/egress/_onward.py",
+    "backends/packages/registries.py",
+    "protocol/openapi/_dialects.py",
+}
 
 
 def test_urls_that_others_send_do_not_reach_urlsplit():

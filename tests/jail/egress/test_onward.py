@@ -148,7 +148,7 @@ async def test_what_is_refused_without_it_is_never_asked_of_it(monkeypatch, targ
     async with proxying(names=dict.fromkeys(("intranet", "db.internal", "slow.example"), "127.0.0.1")) as company:
         node = NodeProxy(f"http://proxy.example:{company.port}")
         parts = (("base.example", 5432),)
-        own = {"own_hosts": ("gateway.example",), "parts": parts, "lookup": lookup}
+        own: dict[str, Any] = {"own_hosts": ("gateway.example",), "parts": parts, "lookup": lookup}
         allow = (LOOPBACK,) if "{proxy}" in target else ()
         try:
             async with proxy(allow=allow, proxy=node, **own) as proxied:
