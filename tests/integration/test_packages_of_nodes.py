@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.backends.packages.rig import Npm, add_wheel, npm_registry
+from tests.backends.packages.rig import Npm, add_wheel, index, needs_npm, npm, unconfigured
 from tests.integration.gateway import Endpoint, Gateway, running_gateway
 from tests.integration.nodes import running_nodes
 from tests.integration.test_files_as_truth import Files, secret_in
@@ -19,9 +16,11 @@ from tests.integration.wire import Wire
 from tests.jail.sandbox.inside import needs_bubblewrap
 from tests.protocol.openapi.documents import SHOP
 
+__all__ = ["index", "npm", "unconfigured"]  # fixtures
+
 pytestmark = [
     needs_bubblewrap,
-    pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed (Debian: apt-get install npm)"),
+    needs_npm,
     pytest.mark.timeout(300),  # npm and uv install something on each node
 ]
 START_S = 180.0
@@ -53,27 +52,6 @@ require("readline").createInterface({{ input: process.stdin }}).on("line", (line
 }});
 """
 COMMANDS = (["uvx", "mcp-notes"], ["npx", "-y", "@acme/notes"])
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of how this machine gets packages."""
-    for name in list(os.environ):
-        if name.lower().startswith(("npm_config_", "uv_", "pip_")):
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
-    place = tmp_path / "index"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def npm() -> Iterator[Npm]:
-    with npm_registry() as registry:
-        yield registry
 
 
 def publish(index: Path, npm: Npm, version: str) -> None:

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import io
 import json
+import os
+import shutil
 import tarfile
 import threading
 import time
@@ -14,6 +16,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from app.backends.packages.packages import Packages, RegistrySettings
 from app.backends.packages.store import Store
@@ -33,6 +37,34 @@ from app.telemetry.metrics import Metrics
 from tests.jail.sandbox.inside import NOBODYS_UID
 
 ENTRY = "import json, os, sys\n\ndef main():\n    print(json.dumps([sys.argv[1:], sys.prefix]), flush=True)\n"
+
+
+needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed (Debian: apt-get install npm)")
+
+
+# --- fixtures: who wants them imports them, and names them in `__all__`
+
+
+@pytest.fixture(autouse=True)
+def unconfigured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of how this machine gets packages."""
+    for name in list(os.environ):
+        if name.lower().startswith(("npm_config_", "uv_", "pip_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """The folder of wheels."""
+    place = tmp_path / "index"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def npm() -> Iterator["Npm"]:
+    with npm_registry() as registry:
+        yield registry
 
 
 class MemoryLocks:

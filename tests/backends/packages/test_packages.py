@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,33 +22,23 @@ from app.jail.sandbox.composer import Place
 from app.jail.sandbox.tiers import Tier
 from app.processes.supervisor import Supervisor
 from app.telemetry.metrics import Metrics
-from tests.backends.packages.rig import Bench, Npm, add_source, add_wheel, bench, npm_registry
+from tests.backends.packages.rig import (
+    Bench,
+    Npm,
+    add_source,
+    add_wheel,
+    bench,
+    index,
+    needs_npm,
+    npm,
+    unconfigured,
+)
 from tests.jail.sandbox.inside import IS_ROOT, needs_bubblewrap
 from tests.processes.rig import Listener, options_of
 
-needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed (Debian: apt-get install npm)")
+__all__ = ["index", "npm", "unconfigured"]  # fixtures
+
 TIER = Tier.ASSISTED if IS_ROOT else Tier.NAMESPACES
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of how this machine gets packages."""
-    for name in list(os.environ):
-        if name.lower().startswith(("npm_config_", "uv_", "pip_")):
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
-    place = tmp_path / "index"
-    place.mkdir()
-    return place
-
-
-@pytest.fixture
-def npm() -> Iterator[Npm]:
-    with npm_registry() as registry:
-        yield registry
 
 
 @pytest.fixture
