@@ -87,7 +87,9 @@ def _proxy(settings: Settings) -> NodeProxy | None:
     """What connections of processes go through."""
     found = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
     if found is not None and found.url.startswith("https:"):
-        log.warning("OUTBOUND_PROXY begins with https: processes of backends connect without it, as theirs has to be http://")
+        log.warning(
+            "OUTBOUND_PROXY begins with https: processes of backends connect without it, as theirs has to be http://"
+        )
         return None
     return found
 
