@@ -87,8 +87,9 @@ async def test_a_departure_that_no_node_of_ours_has_written_is_left_out_and_coun
             client.xadd(STREAM, {"leaves": Sealer(b"t" * 32).seal(b"node-0", STREAM)})
         one.notices.say_look()
         await until(lambda: two.looks == 1)
+        poisoned = one.notices._connection._errors.labels("poisoned")._value
+        await until(lambda: poisoned.get() == 4)  # two entries, each read by two nodes
         assert two.left == []
-        assert one.notices._connection._errors.labels("poisoned")._value.get() == 4  # by two nodes
         assert "that no node of ours wrote" in caplog.text
 
 
