@@ -39,13 +39,15 @@ class ToolMissing(Exception):
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where one kind of packages comes from. `files`: texts that the tool is to find, by name; `env`: its variables,
-    with `{files}` for their folder; `places`: the registries; `read`: folders of this machine that are one.
+    with `{files}` for their folder; `places`: the registries; `plain`: those of them without TLS; `read`: folders of
+    this machine that are one.
     `has_default`: the tool's own registry is one as well, which it alone knows."""
 
     places: frozenset[Place]
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     read: tuple[str, ...] = ()
+    plain: frozenset[Place] = frozenset()
     has_default: bool = False
 
     def also(self, destinations: Iterable[str]) -> "Source":
@@ -91,10 +93,10 @@ def of_npm(registry: str | None, environ: Mapping[str, str]) -> Source:
     env |= {name: value for name, value in environ.items() if name.lower().startswith("npm_config_")}
     env = {name: value for name, value in env.items() if not (registry and name.lower() == "npm_config_registry")}
     own_files = {"npm_config_userconfig": "{files}/npmrc", "npm_config_globalconfig": "{files}/none"}
-    places, read = _places(urls)
+    places, read, plain = _places(urls)
     authorities = str(told.get("cafile") or "")
     read += (authorities,) if os.path.isfile(authorities) else ()
-    return Source(places, {**env, **own_files, "npm_config_noproxy": ""}, {"npmrc": text, "none": ""}, read)
+    return Source(places, {**env, **own_files, "npm_config_noproxy": ""}, {"npmrc": text, "none": ""}, read, plain)
 
 
 def _with_npm_credentials(url: str) -> Iterator[str]:
@@ -113,19 +115,19 @@ def of_pypi(index: str | None, environ: Mapping[str, str], home: Path) -> Source
     """`index`: the setting."""
     if index:
         env = {"UV_DEFAULT_INDEX": index}
-        places, read = _places([index])
-        return Source(places, {**env, "UV_NO_CONFIG": "1"}, {}, read)
+        places, read, plain = _places([index])
+        return Source(places, {**env, "UV_NO_CONFIG": "1"}, {}, read, plain)
     env = {name: value for name, value in environ.items() if name.startswith(_OF_UV)}
     text = _configuration_of_uv(environ, home)
     urls = [each for name, value in env.items() if name != "UV_INDEX_STRATEGY" for each in value.split()]
     urls += _urls_in(text)
     if not urls:
         env, urls = _of_pip(environ, home)
-    places, read = _places(_without_name(each) for each in urls)
+    places, read, plain = _places(_without_name(each) for each in urls)
     files = {"uv.toml": text} if text else {}
     env |= {"UV_CONFIG_FILE": "{files}/uv.toml"} if text else {"UV_NO_CONFIG": "1"}
     has_own = bool(env.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} or _replaces_default(text))
-    return Source(places, env, files, read, has_default=not has_own)
+    return Source(places, env, files, read, plain, has_default=not has_own)
 
 
 def _without_name(url: str) -> str:
@@ -201,9 +203,10 @@ def _text(path: object) -> str:
         return ""
 
 
-def _places(urls: Iterable[str]) -> tuple[frozenset[Place], tuple[str, ...]]:
-    """The hosts of addresses, and the folders of those that are on this machine."""
-    places, folders = set[Place](), set[str]()
+def _places(urls: Iterable[str]) -> tuple[frozenset[Place], tuple[str, ...], frozenset[Place]]:
+    """The hosts of addresses, the folders of those that are on this machine, and which hosts are spoken to without
+    TLS."""
+    places, folders, plain = set[Place](), set[str](), set[Place]()
     for url in urls:
         try:
             parts = urlsplit(url)
@@ -211,11 +214,13 @@ def _places(urls: Iterable[str]) -> tuple[frozenset[Place], tuple[str, ...]]:
         except ValueError:
             continue
         if parts.scheme in ("http", "https") and parts.hostname:
-            places.add((parts.hostname.lower(), port))
+            place = (parts.hostname.lower(), port)
+            places.add(place)
+            plain.update([place] if parts.scheme == "http" else [])
         elif parts.scheme in ("file", "") and (path := unquote(parts.path)).startswith("/") and os.path.isdir(path):
             folder = os.path.realpath(path)  # an index in `simple` has its files beside that
             folders.add(os.path.dirname(folder) if os.path.basename(folder) == "simple" else folder)
-    return frozenset(places), tuple(sorted(folders))
+    return frozenset(places), tuple(sorted(folders)), frozenset(plain)
 
 
 class RegistryRule:

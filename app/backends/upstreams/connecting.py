@@ -19,7 +19,7 @@ import httpcore2
 from app.auth.outbound_proxy import NodeProxy
 from app.auth.outbound_urls import OutboundUrl, Policy, UrlRefused, parse_url
 from app.backends.checks.steps import Steps
-from app.backends.upstreams._proxies import NoTunnel, tunnel
+from app.backends.upstreams.proxies import NoTunnel, tunnel
 from app.backends.upstreams.tls import MAYBE_GIVE_ONE, TlsContexts, is_about_certificate, words_of
 from app.domain.resources.backends import Connect
 from app.jail.egress.dialling import Dialler

@@ -23,10 +23,10 @@ from app.backends.upstreams._api import ApiAccess
 from app.backends.upstreams._channel import Channel, StreamCut, not_reached
 from app.backends.upstreams._events import Reconnecting
 from app.backends.upstreams._flow import Flow
-from app.backends.upstreams._proxies import proxy_headers
 from app.backends.upstreams._session import UpstreamSession
 from app.backends.upstreams._statuses import failure
 from app.backends.upstreams.connecting import CannotConnect, Connector, Network, Place
+from app.backends.upstreams.proxies import proxy_headers
 from app.backends.upstreams.requests import Headers, RoutingHeaders, base_headers
 from app.concurrency.loop_share import UNLIMITED, LoopShare, Shares
 from app.domain import BackendSpec

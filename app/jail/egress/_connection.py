@@ -10,15 +10,16 @@ import logging
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 
+from app.domain.resources.destinations import Destination
 from app.jail.egress._incoming import Beginning, ClientGone
 from app.jail.egress.dialling import Dialler
-from app.jail.egress.outgoing import Outgoing, Rule
+from app.jail.egress.outgoing import Detour, Outgoing, Rule
 from app.jail.egress.refusals import Reason, Refused
 from app.telemetry.logs import Thinned
 from app.telemetry.metrics import Metrics
@@ -42,6 +43,13 @@ class Services:
     metrics: Metrics
     log: Thinned
     is_counted: bool = True
+    detour: Detour | None = None
+
+    async def connect(self, outgoing: Outgoing, entries: Sequence[Destination]) -> socket.socket:
+        """A connection there. Raises Refused."""
+        if self.detour is not None and self.detour.serves(outgoing):
+            return await self.detour.connect(outgoing)
+        return await self.dialler.connect(outgoing, entries=entries)
 
 
 class Owner(Protocol):
@@ -178,7 +186,7 @@ class Connection:
             if reason is not None:
                 raise Refused(reason)
             entries = await self._rule.permit(outgoing)
-            self._destination = await self._services.dialler.connect(outgoing, entries=entries)
+            self._destination = await self._services.connect(outgoing, entries)
             with contextlib.suppress(OSError):
                 await self._begin(request.answer, request.first)
                 await self._pass_on(request.body_bytes)

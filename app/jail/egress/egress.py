@@ -22,7 +22,7 @@ from app.jail.egress._incoming import Beginning, Incoming, Meant
 from app.jail.egress.allowed import Allowed, AllowedRule, NothingElse
 from app.jail.egress.dialling import Dialler
 from app.jail.egress.names import Lookup, Names, system_lookup
-from app.jail.egress.outgoing import Outgoing, PortRule, Rule
+from app.jail.egress.outgoing import Detour, Outgoing, PortRule, Rule
 from app.jail.egress.refusals import DENIALS, Reason
 from app.jail.sandbox.environment import proxy_environment
 from app.telemetry.logs import Thinned
@@ -43,14 +43,15 @@ _REFUSED_KEPT = 20
 class EgressOptions:
     """`allow`: networks that are reached although they are not public. `own_hosts`: names and addresses by which the
     gateway itself is reached, besides the addresses of this machine. `parts`: hosts and ports of what belongs to the
-    gateway: nothing leads there. `is_counted`: whether refusals and bytes are in
-    the metrics, and refusals in the log."""
+    gateway: nothing leads there. `detour`: the way to some of what is allowed. `is_counted`: whether refusals and bytes
+    are in the metrics, and refusals in the log."""
 
     allow: tuple[Network, ...] = ()
     own_hosts: tuple[Address | str, ...] = ()
     parts: tuple[tuple[Address | str, int], ...] = ()
     lookup: Lookup = system_lookup
     rule: Rule = field(default_factory=PortRule)
+    detour: Detour | None = None
     max_of_process: int = MAX_OF_PROCESS
     max_of_tenant: int = MAX_OF_TENANT
     max_of_node: int = MAX_OF_NODE
@@ -66,7 +67,9 @@ class Egress:
         self._options = options or EgressOptions()
         options = self._options
         dialler = Dialler(Names(options.lookup), options.allow, options.own_hosts, parts=options.parts)
-        self._services = Services(dialler, metrics, Thinned(logger), is_counted=options.is_counted)
+        self._services = Services(
+            dialler, metrics, Thinned(logger), is_counted=options.is_counted, detour=options.detour
+        )
         self._tasks: anyio.abc.TaskGroup | None = None
         self._resources = AsyncExitStack()
         self._serving: set[asyncio.Task[None]] = set()

@@ -1,5 +1,6 @@
-"""What a process asks for, and who decides about it."""
+"""What a process asks for, who decides about it, and another way to it."""
 
+import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,6 +38,16 @@ class Rule(Protocol):
         Raises:
             Refused: it may not be made.
         """
+
+
+class Detour(Protocol):
+    """Another way than a connection from this machine, for some of what a rule permits."""
+
+    def serves(self, outgoing: Outgoing) -> bool:
+        """Whether it is the way there."""
+
+    async def connect(self, outgoing: Outgoing) -> socket.socket:
+        """A connection. Raises Refused: there is none."""
 
 
 class NothingAllowed:

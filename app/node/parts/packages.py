@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import anyio.to_thread
 
+from app.auth.outbound_proxy import NodeProxy
 from app.backends.packages.packages import Packages, RegistrySettings
 from app.backends.packages.store import Store
-from app.backends.packages.workshop import Workshop
+from app.backends.packages.workshop import WayOut, Workshop
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.sandboxes import Sandboxes
 from app.node.parts.opening import Opening
@@ -27,6 +28,7 @@ async def open_packages(
     if left := await anyio.to_thread.run_sync(store.clean):
         log.info("removed %d packages that were half installed", left)
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
-    workshop = Workshop(sandboxes, finder, opening.metrics)
+    proxy = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
+    workshop = Workshop(sandboxes, finder, opening.metrics, WayOut(proxy, settings.outbound_ca))
     registries = RegistrySettings(settings.npm_registry, settings.pypi_index)
     return Packages(store, workshop, PackageRepository(records.database), registries, in_use)
