@@ -185,7 +185,7 @@ class Packages:
         return lock
 
     async def _newest(self, requests: Iterable[PackageRequest]) -> Mapping[PackageRequest, "str | _Problem"]:
-        late = _Problem(f"it was not its turn within {ASK_ALL_S:g} s; ask again")
+        late = _Problem(f"nobody knows after {ASK_ALL_S:g} s, which is all that a list may take; ask again")
         found: dict[PackageRequest, str | _Problem] = dict.fromkeys(requests, late)
         turns = anyio.CapacityLimiter(OF_ONE_TENANT)
 
