@@ -4,8 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
+from contextlib import AsyncExitStack, suppress
 from typing import Self
 
 import anyio
@@ -33,18 +32,17 @@ class ByProxy:
     def __init__(self, proxy: NodeProxy, ca: str | None, source: Source) -> None:
         self._proxy, self._ca, self._source = proxy, ca, source
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._resources = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks = await self._resources.enter_async_context(anyio.create_task_group())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
             tasks.cancel_scope.cancel()
-            await tasks.__aexit__(kind, error, trace)
+        await self._resources.aclose()
 
     def serves(self, outgoing: Outgoing) -> bool:
         """As the node's proxy: only what is reached by https, and not what its settings except."""

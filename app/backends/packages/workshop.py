@@ -184,7 +184,7 @@ def _believed() -> str:
     """The authorities of the node's environment and of the machine: a tool that is given a file believes no others."""
     named = [os.environ[name] for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if os.environ.get(name)]
     texts = list[str]()
-    for path in [*named, *(each for each in BUNDLES if "SSL_CERT_FILE" not in os.environ)]:
+    for path in [*named, *(each for each in BUNDLES if not os.environ.get("SSL_CERT_FILE"))]:
         with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             texts.append(file.read(_MAX_AUTHORITIES))
     return "".join(f"{text}\n" for text in dict.fromkeys(texts))
