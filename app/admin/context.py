@@ -87,6 +87,9 @@ class CatalogView(Protocol):
     async def offer_of(self, spec: BackendSpec, limits: Limits) -> Offer:
         """What a version of a backend offers that nobody has stored. Raises GatewayError: it does not say."""
 
+    async def note(self, spec: BackendSpec, offer: Offer) -> None:
+        """Stores what the backend offers. Raises GatewayError: it could not be stored."""
+
     def used(self, spec: BackendSpec) -> None:
         """Asks this version of a backend soon, if it is known and starts something else than the one that was asked."""
 

@@ -79,4 +79,4 @@ def _notes(options: argparse.Namespace, found: Mapping[str, Any]) -> Iterator[st
 
 
 def _is_another(found: Mapping[str, Any]) -> bool:
-    return bool(found.get("before") != found["after"])
+    return bool(found["before"] != found["after"] or found["applied"])

@@ -261,6 +261,9 @@ class Offers:
             raise BackendExited("exit status 1")
         return self.newer.get(spec.key, self.known.get(spec.key, NOTHING))
 
+    async def note(self, spec: BackendSpec, offer: Offer) -> None:
+        self.known[spec.key] = offer
+
     async def withheld(self, key: tuple[str, str], offer: Offer) -> dict[str, str]:
         return self.waiting
 

@@ -67,8 +67,15 @@ FAULTS_OF_PACKAGES = (
     Fault(
         "a version that does not start is stored",
         "app/admin/resources/package_updates.py",
-        "if not body.apply or answer.failure is not None:",
-        "if not body.apply:",
+        'return _answer(spec, changed, failure=FailureAnswer(**asdict(failure_of("tools", error))))',
+        "offer = (await access.admin.catalog.entries(access.tenant, [spec.name]))[spec.name].offer",
+        UPDATES,
+    ),
+    Fault(
+        "changed tools of an update are called until the catalogue asks",
+        "app/admin/resources/package_updates.py",
+        "await access.admin.catalog.note(stored, offer)",
+        "access.admin.catalog.used(stored)",
         UPDATES,
     ),
     Fault(

@@ -23,8 +23,8 @@ from app.backends.checks.backend_check import failure_of
 from app.backends.checks.steps import Steps
 from app.backends.packages.packages import Outdated
 from app.backends.packages.recognition import names_package
-from app.domain import BackendSpec, Limits, Scope
-from app.errors import BackendError, InvalidRequest
+from app.domain import BackendSpec, Scope
+from app.errors import BackendError, GatewayError, InvalidRequest
 from app.http.problems import responses
 from app.protocol.toolset.offer import Offer
 
@@ -167,11 +167,15 @@ async def _updating(access: Access, spec: BackendSpec, body: UpdateBody) -> Asyn
         if (changed.package, changed.args) == (spec.package, spec.args):
             return _answer(spec, spec)
         with steps.timed("tools"):
-            answer = await _compared(access, spec, changed, limits)
+            try:
+                offer = await access.admin.catalog.offer_of(changed, limits)
+            except BackendError as error:
+                return _answer(spec, changed, failure=FailureAnswer(**asdict(failure_of("tools", error))))
+            answer = await _compared(access, spec, changed, offer)
         await access.require_still(Scope.PLATFORM_ADMIN)
-        if not body.apply or answer.failure is not None:
+        if not body.apply:
             return answer
-        await _store(access, spec, changed)
+        await _store(access, spec, changed, offer)
         return answer.model_copy(update={"applied": True})
 
     with access.alone(f"{target}:update", "an update of this backend is under way; wait for its end"):
@@ -180,22 +184,25 @@ async def _updating(access: Access, spec: BackendSpec, body: UpdateBody) -> Asyn
         yield update
 
 
-async def _store(access: Access, spec: BackendSpec, changed: BackendSpec) -> None:
-    """Raises ConcurrentChange: somebody has changed the backend meanwhile."""
+async def _store(access: Access, spec: BackendSpec, changed: BackendSpec, offer: Offer) -> None:
+    """With what it offers, so that tools that have changed are withheld from the first session on.
+
+    Raises:
+        ConcurrentChange: somebody has changed the backend meanwhile.
+    """
     assert changed.package is not None
     detail, changes = f"{changed.package.name} {changed.package.version}", changes_of_backend(spec, changed)
     act = access.act("backend.update", f"backends/{spec.name}", detail, changes=changes)
     stored = await access.admin.backends.replace(access.tenant, changed, act=act)
-    access.admin.catalog.used(stored)
-
-
-async def _compared(access: Access, spec: BackendSpec, changed: BackendSpec, limits: Limits) -> UpdateAnswer:
-    catalog = access.admin.catalog
     try:
-        offer = await catalog.offer_of(changed, limits)
-    except BackendError as error:
-        log.info("The new version of a package does not say what it offers: %s", error, extra={"backend": spec.name})
-        return _answer(spec, changed, failure=FailureAnswer(**asdict(failure_of("tools", error))))
+        await access.admin.catalog.note(stored, offer)
+    except GatewayError as error:  # it is updated all the same, and the catalogue asks it again
+        log.warning("Could not note what an updated backend offers: %s", error, extra={"backend": stored.name})
+        access.admin.catalog.used(stored)
+
+
+async def _compared(access: Access, spec: BackendSpec, changed: BackendSpec, offer: Offer) -> UpdateAnswer:
+    catalog = access.admin.catalog
     before = await _offer_now(access, spec)
     tools = None if before is None else await catalog.aside(access.tenant, changes_of, before, offer)
     withheld = await catalog.withheld(spec.key, offer)

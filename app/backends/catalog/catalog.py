@@ -23,7 +23,14 @@ from app.backends.upstreams.upstreams import Upstreams
 from app.concurrency.event import Event
 from app.concurrency.single_flight import SingleFlight
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, BackendUnavailable, GatewayError, NotFound, StorageUnavailable
+from app.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    GatewayError,
+    InvalidResponse,
+    NotFound,
+    StorageUnavailable,
+)
 from app.protocol.approval import MAX_NAMES
 from app.protocol.toolset.offer import Known, Offer
 from app.storage.audit import Act
@@ -203,9 +210,12 @@ class Catalog:
 
     async def offer_of(self, spec: BackendSpec, limits: Limits) -> Offer:
         """What a version of a backend offers that nobody has stored: a process of it is started for that, and stopped.
-        Raises GatewayError: it does not say."""
+        Raises GatewayError: it does not say, or not what tools it has."""
         async with self._inquiring.turn(spec.key):
-            return await self._answer_of(spec, limits)
+            offer = await self._answer_of(spec, limits)
+        if "tools/list" in offer.unread:
+            raise InvalidResponse("the list of its tools could not be read to its end")
+        return offer
 
     def _ask_for_unread(self, key: Key) -> None:
         """If it could not be read whole: soon for its tools, seldom for what it may never answer."""

@@ -2,6 +2,8 @@
 
 import pytest
 
+from app.domain import BackendSpec
+from app.errors import StorageUnavailable
 from tests.protocol.toolset.offers import offer, tool
 
 PATH = "/api/v1/tenants/acme/backends"
@@ -34,13 +36,15 @@ async def test_a_dry_run_says_what_changes_and_changes_nothing(rig):
 
 
 async def test_with_apply_it_is_stored_and_audited(rig):
+    rig.heard.clear()
     answer = await rig.ask("POST", f"{PATH}/notes:update", {"to": "2.5.0", "apply": True})
     assert (answer.json()["applied"], answer.json()["after"]["version"]) == (True, "2.5.0")
     assert await version(rig) == "2.5.0"
     last = (await rig.trail("acme"))[-1]
     assert (last.action, last.target, last.detail) == ("backend.update", "backends/notes", "notes-mcp 2.5.0")
     assert "package" in " ".join(each.member for each in last.changes)
-    assert ("backend", "acme", "notes") in rig.heard
+    assert rig.heard == [("backend", "acme", "notes")]
+    assert rig.offers.known[KEY] is rig.offers.newer[KEY]
 
 
 @pytest.mark.parametrize("apply", [True, False])
@@ -67,6 +71,17 @@ async def test_what_the_version_before_offers_is_asked_for_if_nobody_knows(rig):
     del rig.offers.known[KEY]
     told = (await rig.ask("POST", f"{PATH}/notes:update", {"apply": True})).json()
     assert (rig.offers.asked, told["tools"], told["applied"]) == ([KEY], None, True)
+
+
+async def test_what_it_offers_is_asked_again_if_it_could_not_be_noted(rig, monkeypatch):
+    async def away(*_):
+        raise StorageUnavailable
+
+    used = list[BackendSpec]()
+    monkeypatch.setattr(rig.offers, "note", away)
+    monkeypatch.setattr(rig.offers, "used", used.append)
+    told = (await rig.ask("POST", f"{PATH}/notes:update", {"apply": True})).json()
+    assert (told["applied"], [each.package.version for each in used]) == (True, ["2.0.0"])
 
 
 async def test_its_steps_can_be_watched(rig):
