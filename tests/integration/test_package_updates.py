@@ -1,4 +1,4 @@
-"""`backends update`: new sessions get the new version, open ones keep theirs, and what has changed waits for approval."""
+"""`backends update`: new sessions get the new version, open ones keep theirs, and changed tools wait for approval."""
 
 import json
 import subprocess
@@ -112,7 +112,8 @@ async def test_new_sessions_get_the_new_version_and_open_ones_keep_theirs(endpoi
 
 async def test_a_version_that_does_not_work_changes_nothing(endpoint: Endpoint, index: Path) -> None:
     before = registered(endpoint)
-    add_wheel(index, "mcp-notes", "3.0", files={"mcp_notes.py": "def main():\n    raise SystemExit('TOKEN is required')\n"})
+    stops = "def main():\n    raise SystemExit('TOKEN is required')\n"
+    add_wheel(index, "mcp-notes", "3.0", files={"mcp_notes.py": stops})
     done = run(endpoint, "update", endpoint.name, code=1)
     assert "nothing is changed, as the new version does not work" in done.stderr
     assert "TOKEN is required" in done.stderr

@@ -85,6 +85,12 @@ FAULTS_OF_PACKAGES = (
         "problem = found.problem",
         UPDATES,
     ),
-    Fault("nodes hear of no update", "app/cluster/_affected.py", '"change" | "update" | "delete"] |', '"change" | "delete"] |', UPDATES),
+    Fault(
+        "nodes hear of no update",
+        "app/cluster/_affected.py",
+        '"change" | "update" | "delete"] |',
+        '"change" | "delete"] |',
+        UPDATES,
+    ),
     Fault("what is half installed stays", _STORE, "if name.startswith(_BUILDING) and", "if False and", PACKAGES),
 )  # fmt: skip

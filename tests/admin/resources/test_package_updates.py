@@ -117,7 +117,8 @@ async def test_outdated_are_listed_and_why_a_registry_does_not_answer_the_platfo
     assert found["next_cursor"] is None
     far, notes = found["items"]
     assert notes == {
-        "backend": "notes", "registry": "npm", "package": "notes-mcp", "version": "1.0.0", "newest": "2.0.0", "problem": None,
+        "backend": "notes", "registry": "npm", "package": "notes-mcp", "version": "1.0.0", "newest": "2.0.0",
+        "problem": None,
     }  # fmt: skip
     assert (far["newest"], far["problem"]) == (None, "ECONNREFUSED registry.internal:443")
     key = await rig.key("acme", "tenant:admin")

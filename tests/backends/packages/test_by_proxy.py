@@ -1,4 +1,4 @@
-"""Registries behind the node's outgoing proxy, which alone knows their names, with an authority of the company's own."""
+"""Registries behind the node's outgoing proxy, which alone knows their names, with an authority of the company's."""
 
 import asyncio
 import json

@@ -392,7 +392,8 @@ async def test_outdated_are_those_with_a_newer_version_and_a_registry_that_is_si
         add_wheel(index, "mcp-notes", version)
 
     def backend(name: str, registry: str, package: str, version: str, *words: str) -> BackendSpec:
-        return BackendSpec("acme", name, words[0], args=words[1:], package=Package(registry, package, version, "x", "0" * 64))
+        named = Package(registry, package, version, "x", "0" * 64)
+        return BackendSpec("acme", name, words[0], args=words[1:], package=named)
 
     specs = [
         backend("a", "npm", "@acme/notes", "1.9.0", "npx", "@acme/notes@1.9.0"),

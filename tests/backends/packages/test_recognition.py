@@ -99,7 +99,10 @@ def test_arguments_do_not_make_it_another_package():
     ("cmd /c npx notes@latest", "notes@2.0", "/c npx notes@2.0"),
     ("uvx notes", "notes==2.0", "notes"),
     ("uvx notes@1.0 --port 3", "notes==2.0", "notes@2.0 --port 3"),
-    ("uvx --from notes[web]>=1 --with notes-more notes", "notes[web]==2.0", "--from notes[web]==2.0 --with notes-more notes"),
+    (
+        "uvx --from notes[web]>=1 --with notes-more notes", "notes[web]==2.0",
+        "--from notes[web]==2.0 --with notes-more notes",
+    ),
 ])  # fmt: skip
 def test_another_version_is_named_where_one_is_named(line, wanted, args):
     command, *words = line.split()
