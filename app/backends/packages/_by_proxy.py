@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Self
 
 import anyio
@@ -98,18 +98,21 @@ class ByProxy:
 async def _pass_on(far: _Streams, near: _Streams) -> None:
     """Until both directions have ended, or one has failed."""
     try:
-        with suppress(ExceptionGroup):  # the one that has failed ends the other, and who waits sees the end
-            async with anyio.create_task_group() as directions:
-                directions.start_soon(_copy, far[0], near[1])
-                directions.start_soon(_copy, near[0], far[1])
+        async with anyio.create_task_group() as directions:
+            directions.start_soon(_copy, far[0], near[1], directions.cancel_scope)
+            directions.start_soon(_copy, near[0], far[1], directions.cancel_scope)
     finally:
         for _, writer in (far, near):
             writer.transport.abort()
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while piece := await source.read(_PIECE_BYTES):
-        sink.write(piece)
-        await sink.drain()
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: anyio.CancelScope) -> None:
+    try:
+        while piece := await source.read(_PIECE_BYTES):
+            sink.write(piece)
+            await sink.drain()
+    except OSError:  # who waits at the other end sees that it has ended
+        both.cancel()
+        return
     end: Callable[[], None] = sink.write_eof if sink.can_write_eof() else sink.close
     end()
