@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Self
@@ -52,19 +51,22 @@ class ByProxy:
     async def connect(self, outgoing: Outgoing) -> socket.socket:
         """A connection to what the proxy connects to. Raises Refused."""
         self._require_elsewhere(outgoing)
-        if self._tasks is None:
-            raise Refused(Reason.UNREACHABLE, f"{outgoing.destination}: the installation has ended")
         far = await self._tunnelled(outgoing)
         theirs, ours = socket.socketpair()
         theirs.setblocking(False)
         try:
-            near = await asyncio.open_connection(sock=ours)
-            self._tasks.start_soon(_pass_on, far, near)
+            near = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             far[1].transport.abort()
             theirs.close()
             ours.close()
             raise
+        if self._tasks is None:
+            for _, writer in (far, near):
+                writer.transport.abort()
+            theirs.close()
+            raise Refused(Reason.UNREACHABLE, f"{outgoing.destination}: the installation has ended")
+        self._tasks.start_soon(_pass_on, far, near)
         return theirs
 
     def _require_elsewhere(self, outgoing: Outgoing) -> None:
@@ -82,7 +84,7 @@ class ByProxy:
             tls = await anyio.to_thread.run_sync(client_context, self._ca) if url.scheme == "https" else None
             async with asyncio.timeout(CONNECT_S):
                 streams = await asyncio.open_connection(url.host, url.port, ssl=tls)
-        except (OSError, ssl.SSLError, TimeoutError) as error:
+        except OSError as error:
             words = f"the gateway's proxy {url.authority} cannot be reached: {str(error) or 'it does not answer'}"
             raise Refused(Reason.UNREACHABLE, words) from None
         try:

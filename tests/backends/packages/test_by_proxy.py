@@ -176,11 +176,11 @@ async def test_what_comes_through_it_is_passed_on_until_both_have_ended():
 async def test_leaving_it_ends_what_is_open():
     server = await asyncio.start_server(upper, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    source = Source(frozenset({(HOST, 443), (HOST, port)}))
+    source = Source(frozenset({(HOST, port)}))
     async with server, proxying(names=NAMES) as proxy:
         async with ByProxy(NodeProxy(proxy.url), None, source) as way:
             connection = await way.connect(asks(HOST, port))
         assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
         connection.close()
         with pytest.raises(Refused, match="the installation has ended"):
-            await way.connect(asks(HOST))
+            await way.connect(asks(HOST, port))
