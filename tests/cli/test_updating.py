@@ -8,7 +8,7 @@ from app.cli.updating import _lines, _notes
 
 OLD = {"name": "notes", "version": "1.0", "lock": "1", "scripts": []}
 NEW = {**OLD, "version": "2.0", "lock": "2"}
-SAME = {"added": [], "removed": [], "changed": []}
+SAME: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
 FAILURE = {"step": "tools", "reason": "backend_exited", "detail": "exit status 1", "hint": None, "stderr": ["no TOKEN"]}
 
 

@@ -40,7 +40,7 @@ class ToolMissing(Exception):
 class Source:
     """Where one kind of packages comes from. `files`: texts that the tool is to find, by name; `env`: its variables,
     with `{files}` for their folder; `places`: the registries; `plain`: those of them without TLS; `read`: folders of
-    this machine that are one.
+    this machine that are one. `cafile`: the only authorities that the tool is configured to believe.
     `has_default`: the tool's own registry is one as well, which it alone knows."""
 
     places: frozenset[Place]
@@ -48,6 +48,7 @@ class Source:
     files: Mapping[str, str] = field(default_factory=dict)
     read: tuple[str, ...] = ()
     plain: frozenset[Place] = frozenset()
+    cafile: str = ""
     has_default: bool = False
 
     def also(self, destinations: Iterable[str]) -> "Source":
@@ -93,10 +94,12 @@ def of_npm(registry: str | None, environ: Mapping[str, str]) -> Source:
     env |= {name: value for name, value in environ.items() if name.lower().startswith("npm_config_")}
     env = {name: value for name, value in env.items() if not (registry and name.lower() == "npm_config_registry")}
     own_files = {"npm_config_userconfig": "{files}/npmrc", "npm_config_globalconfig": "{files}/none"}
-    places, read, plain = _places(urls)
-    authorities = str(told.get("cafile") or "")
-    read += (authorities,) if os.path.isfile(authorities) else ()
-    return Source(places, {**env, **own_files, "npm_config_noproxy": ""}, {"npmrc": text, "none": ""}, read, plain)
+    places, read, without_tls = _places(urls)
+    cafile = str(told.get("cafile") or "")
+    cafile = cafile if os.path.isfile(cafile) else ""
+    read += (cafile,) if cafile else ()
+    files = {"npmrc": text, "none": ""}
+    return Source(places, {**env, **own_files, "npm_config_noproxy": ""}, files, read, without_tls, cafile)
 
 
 def _with_npm_credentials(url: str) -> Iterator[str]:

@@ -158,7 +158,8 @@ class Workshop:
         own = {name: os.environ[name] for name in _AUTHORITIES if os.path.exists(os.environ.get(name, ""))}
         env |= {**own, "NO_PROXY": "", "no_proxy": ""}
         if self._way_out.ca is not None:
-            env |= dict.fromkeys(("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"), f"{files}/{_OWN_CA}")
+            names = ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", *(["npm_config_cafile"] if source.cafile else []))
+            env |= dict.fromkeys(names, f"{files}/{_OWN_CA}")
         if is_direct and self._way_out.proxy is not None:
             env |= self._way_out.proxy.environment()
         sandbox = Sandbox(read=(*run.read, *source.read, *own.values()), write=(folder,), network=network)
@@ -175,14 +176,16 @@ def _furnish(run: Run, sandboxes: Sandboxes, tier: Tier, ca: str | None) -> None
     for name, text in (run.source.files if run.source is not None else {}).items():
         (run.folder / "files" / name).write_text(text, encoding="utf-8")
     if ca is not None:
-        (run.folder / "files" / _OWN_CA).write_text(f"{_believed()}{ca}\n", encoding="utf-8")
+        cafile = "" if run.source is None else run.source.cafile
+        (run.folder / "files" / _OWN_CA).write_text(f"{_believed(cafile)}{ca}\n", encoding="utf-8")
     if tier >= Tier.ASSISTED and sandboxes.machine.uid_of is not None:
         give_all(run.folder, sandboxes.machine.uid_of(HOME))
 
 
-def _believed() -> str:
-    """The authorities of the node's environment and of the machine: a tool that is given a file believes no others."""
-    named = [os.environ[name] for name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS") if os.environ.get(name)]
+def _believed(cafile: str) -> str:
+    """The authorities of the tool's configuration, of the node's environment and of the machine: a tool that is given a
+    file believes no others."""
+    named = [each for each in (cafile, *map(os.environ.get, ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"))) if each]
     texts = list[str]()
     for path in [*named, *(each for each in BUNDLES if not os.environ.get("SSL_CERT_FILE"))]:
         with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:

@@ -106,7 +106,7 @@ async def test_the_authority_counts_without_a_proxy_and_what_is_excepted_is_reac
     with pypi_index(index, tls) as port:
         settings = RegistrySettings(pypi=f"https://127.0.0.1:{port}/")
         stranger = bench(tmp_path / "stranger", TIER, settings)
-        with pytest.raises(InvalidRequest, match="(?i)certificate|issuer"):
+        with pytest.raises(InvalidRequest, match=r"(?i)certificate|issuer"):
             await stranger.packages.resolved(spec("uvx", "mcp-notes"))
         async with proxying() as proxy:
             direct = NodeProxy.of(proxy.url, [ip_network("127.0.0.0/8")])

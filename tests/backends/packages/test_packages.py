@@ -391,7 +391,7 @@ async def test_outdated_are_those_with_a_newer_version_and_a_registry_that_is_si
     for version in ("1.0", "2.0"):
         add_wheel(index, "mcp-notes", version)
 
-    def backend(name: str, registry: str, package: str, version: str, *words: str) -> BackendSpec:
+    def backend(name, registry, package, version, *words):
         named = Package(registry, package, version, "x", "0" * 64)
         return BackendSpec("acme", name, words[0], args=words[1:], package=named)
 
@@ -409,15 +409,15 @@ async def test_outdated_are_those_with_a_newer_version_and_a_registry_that_is_si
     del npm.documents["quiet"]
     gone = {each.backend: each for each in await here.packages.outdated(specs)}
     assert (sorted(gone), gone["a"].newest, gone["d"].newest) == (["a", "c", "d"], "1.10.0", None)
-    assert "`npm view --json` failed" in gone["d"].problem
+    assert "`npm view --json` failed" in str(gone["d"].problem)
     npm.silent.add("quiet")
     monkeypatch.setattr(module, "ASK_S", 3.0)
     (late,) = await here.packages.outdated(specs[3:4])
-    assert "has not ended after 3 s" in late.problem
+    assert "has not ended after 3 s" in str(late.problem)
     monkeypatch.setattr(module, "ASK_S", 60.0)
     monkeypatch.setattr(module, "ASK_ALL_S", 0.5)
     (rushed,) = await here.packages.outdated(specs[3:4])
-    assert "nobody knows after 0.5 s" in rushed.problem
+    assert "nobody knows after 0.5 s" in str(rushed.problem)
     assert here.installed == []
 
 
