@@ -422,19 +422,24 @@ async def test_outdated_are_those_with_a_newer_version_and_a_registry_that_is_si
 
 
 @needs_bubblewrap
-@needs_npm
-async def test_what_takes_long_for_one_tenant_holds_up_no_other(node, npm):
-    for name in ("slow", "slower", "third", "notes"):
-        npm.add(name, "1.0.0")
-    npm.never_ends |= {"slow", "slower", "third"}
+async def test_what_takes_long_for_one_tenant_holds_up_no_other(python, index, monkeypatch):
+    add_wheel(index, "mcp-notes", "1.0")
+    works, stuck = python.packages._workshop.run, list[str]()
+
+    async def run(each):
+        wanted = (each.folder / "wanted.txt").read_text()
+        if wanted.startswith("slow"):
+            stuck.append(wanted)
+            await anyio.sleep_forever()
+        return await works(each)
+
+    monkeypatch.setattr(python.packages._workshop, "run", run)
     async with anyio.create_task_group() as tasks:
-        for name in ("slow", "slower", "third"):
-            tasks.start_soon(node.packages.resolved, spec("npx", name))
-        with anyio.fail_after(60):
-            while node.packages._places.borrowed_tokens < module.OF_ONE_TENANT or len(npm.asked) < 4:
-                await anyio.sleep(0.01)
-            made = await node.packages.resolved(replace(spec("npx", "notes"), tenant="zenith"))
-        assert made.package.version == "1.0.0"
-        assert not any("third" in each for each in npm.asked)
+        for number in range(3):
+            tasks.start_soon(python.packages.resolved, spec("uvx", f"slow{number}"))
+        while len(stuck) < module.OF_ONE_TENANT:
+            await anyio.sleep(0.01)
+        made = await python.packages.resolved(replace(spec("uvx", "mcp-notes"), tenant="zenith"))
+        assert (made.package.version, len(stuck)) == ("1.0", module.OF_ONE_TENANT)
         tasks.cancel_scope.cancel()
-    assert node.packages._places_of == {}
+    assert python.packages._places_of == {}
