@@ -31,7 +31,7 @@ from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
 
 MAX_SHOWN = 100  # characters of an unknown name
-READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:import`
+READ_COST, WRITE_COST, ACTION_COST = 1.0, 2.0, 25.0  # an action is `:check`, `:restart`, `:update`, …
 COMPARISON_COST = 5.0  # ten a second: files have many secrets, and a guess is not worth so few
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

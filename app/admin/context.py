@@ -1,6 +1,6 @@
 """What the endpoints work with, and the permission check that each of them starts with."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,7 @@ from app.backends.catalog.entries import Decision, Entry
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.openapi.documents import Documents
+from app.backends.packages.packages import Outdated
 from app.cluster.node_status.listing import Gathered
 from app.cluster.node_status.problems.problem import Problem
 from app.cluster.node_status.question import Nodes
@@ -83,6 +84,12 @@ class CatalogView(Protocol):
     async def ask(self, key: tuple[str, str]) -> None:
         """Asks a backend now, and waits for what it offers, though not for long."""
 
+    async def offer_of(self, spec: BackendSpec, limits: Limits) -> Offer:
+        """What a version of a backend offers that nobody has stored. Raises GatewayError: it does not say."""
+
+    async def note(self, spec: BackendSpec, offer: Offer) -> None:
+        """Stores what the backend offers. Raises GatewayError: it could not be stored."""
+
     def used(self, spec: BackendSpec) -> None:
         """Asks this version of a backend soon, if it is known and starts something else than the one that was asked."""
 
@@ -109,6 +116,12 @@ class PackageView(Protocol):
 
     async def resolved(self, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
         """The backend with its package, if it names one: installed here. Raises InvalidRequest, QuotaExceeded."""
+
+    async def updated(self, spec: BackendSpec, version: str | None) -> BackendSpec:
+        """The backend with another version of its package: installed here. Raises InvalidRequest, QuotaExceeded."""
+
+    async def outdated(self, specs: Iterable[BackendSpec]) -> Sequence[Outdated]:
+        """Those of these backends whose package has a newer version, and those of which nobody knows."""
 
 
 ALL = "-"  # instead of a tenant's name in a path: all tenants

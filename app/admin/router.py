@@ -15,6 +15,7 @@ from app.admin.resources import (
     issuers,
     me,
     nodes,
+    package_updates,
     principals,
     processes,
     sessions,
@@ -34,8 +35,8 @@ _bearer = HTTPBearer(
 )
 
 _OF_TENANTS = (
-    backends, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals, issuers, issuer_checks,
-    comparisons, sessions, processes, calls, inspections,
+    backends, package_updates, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals,
+    issuers, issuer_checks, comparisons, sessions, processes, calls, inspections,
 )  # fmt: skip
 
 

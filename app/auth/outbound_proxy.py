@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx2
 from httpcore2 import default_ssl_context
@@ -44,6 +44,15 @@ class NodeProxy:
         own = tls if self.url.startswith("https:") else None
         proxy = httpx2.Proxy(self.url, auth=None if self.login is None else (name, password), ssl_context=own)
         return httpx2.AsyncHTTPTransport(verify=tls, trust_env=False, proxy=proxy)
+
+    def environment(self) -> dict[str, str]:
+        """For a program that is to ask it itself: with the login."""
+        parts, login = urlsplit(self.url), self.login or ""
+        user, _, password = login.partition(":")
+        signed = f"{quote(user, safe='')}:{quote(password, safe='')}@" if login else ""
+        direct = ",".join(str(each) for each in self.direct)
+        found = {"HTTPS_PROXY": f"{parts.scheme}://{signed}{parts.netloc}", "NO_PROXY": direct}
+        return {**found, **{name.lower(): value for name, value in found.items()}, "npm_config_noproxy": direct}
 
 
 def client_context(ca: str | None = None) -> ssl.SSLContext:

@@ -66,6 +66,8 @@ examples:
   trunkline backends set notes --tenant acme state=keep limits.disk_mb=1024
   trunkline backends set time --tenant acme start=fork warm=auto recovery=respawn timeouts.park_s=300
   trunkline backends show time --tenant acme --json
+  trunkline backends outdated --tenant acme
+  trunkline backends update notes --tenant acme --dry-run
 """
 _TOOLSETS = """
 A toolset is one address for several backends: clients see the tools of all of them, and only what is called runs.
@@ -155,6 +157,8 @@ def add_resource_commands(commands: Commands) -> None:
     backends.add(
         "restart", "app.cli.resources.restart_object", "end the sessions and processes of a backend", "its name"
     )
+
+    _add_package_verbs(backends)
 
     for resource, examples in ((nouns.TOOLSETS, _TOOLSETS), (nouns.GUIDES, _GUIDES), (nouns.RECIPES, _RECIPES)):
         _Noun(commands, resource, resource.about, examples).add_usual_verbs("its name")
@@ -287,6 +291,14 @@ def _add_members(verb: argparse.ArgumentParser, *, can_unset: bool = False) -> N
         verb.add_argument(
             "--unset", action="append", metavar="NAME", help="set this member to its default, or remove it"
         )
+
+
+def _add_package_verbs(backends: _Noun) -> None:
+    text = "install another version of a backend's package, for new sessions; exit code 1 if it does not work"
+    update = backends.add("update", "app.cli.updating.update_backend", text, "its name")
+    update.add_argument("--to", metavar="VERSION", help="default: the newest that its command allows")
+    update.add_argument("--dry-run", action="store_true", help="only show what it would change")
+    backends.add("outdated", "app.cli.updating.list_outdated", "list backends whose package has a newer version")
 
 
 def _add_catalog_verbs(catalog: _Noun) -> None:

@@ -73,12 +73,30 @@ def create_object(options: argparse.Namespace) -> int:
         raise InvalidRequest(f"the command says {options.id!a}, and name=value or the file {named!a}: which is it?")
     if options.command_line:
         body |= {"command": options.command_line[0], "args": options.command_line[1:]}
-    made = ask(options, "POST", path_of(options), body)
+    with open_rest(options) as rest, Progress() as progress:
+        if options.resource is BACKENDS and (package := _package_in(body)):
+            progress.begin(f"installing {package}")
+        made = rest.ask("POST", path_of(options), body)
     if options.json:
         print_json(made)
     else:
         _tell_made(options, made)
     return 0
+
+
+def _package_in(body: Mapping[str, Any]) -> str:
+    """The package that the command of a new backend names, with the version that it asks for; empty: none, as far as
+    can be told here."""
+    from app.backends.packages.recognition import NotInstallable, recognised  # noqa: PLC0415 - of one command
+
+    command, args = body.get("command"), body.get("args") or []
+    if not isinstance(command, str) or not isinstance(args, list) or not all(isinstance(each, str) for each in args):
+        return ""
+    try:
+        request = recognised(command, args)
+    except NotInstallable:
+        return ""
+    return "" if request is None else request.wanted[0]
 
 
 def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:

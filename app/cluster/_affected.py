@@ -37,7 +37,7 @@ def affected_by(act: Act) -> Affected | None:
     match act.action.split("."):
         case ["backend", "restart"]:
             return Affected(Kind.RESTART, (act.tenant, name))
-        case ["backend" | "toolset", "create" | "change" | "delete"] | ["tool", "approve" | "reject"]:
+        case ["backend" | "toolset", "create" | "change" | "update" | "delete"] | ["tool", "approve" | "reject"]:
             return Affected(Kind.BACKEND, (act.tenant, name))
         case ["tenant", "change"]:
             return Affected(Kind.TENANT, (act.tenant,))

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import anyio
 import httpx2
+import msgspec
 from fastapi import FastAPI
 from starlette.datastructures import State
 
@@ -33,6 +34,7 @@ from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
 from app.backends.openapi.apis import Apis
 from app.backends.openapi.documents import Documents
+from app.backends.packages.packages import Outdated
 from app.backends.packages.recognition import NotInstallable, recognised
 from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity
@@ -54,7 +56,7 @@ from app.cluster.node_status.views import (
 from app.domain import ApiKey, BackendSpec, Limits, Member, Network, Package, Tenant, Toolset
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
-from app.errors import Conflict, InvalidRequest, UpstreamFailed
+from app.errors import BackendExited, Conflict, InvalidRequest, UpstreamFailed
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
 from app.limits.caller_rates import RateLimiter
@@ -85,6 +87,7 @@ from tests.auth.test_jwks import Host
 from tests.databases import SEALER, migrate
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+NOTHING = Offer(msgspec.Raw(b"{}"))
 TWICE = Method(((Step("one", "echo_say"),), (Step("two", "echo_say"),)))
 
 
@@ -242,6 +245,8 @@ class Offers:
     problems: dict[tuple[str, str], str] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)  # of each tool, as it is stored
+    newer: dict[tuple[str, str], Offer] = field(default_factory=dict)  # of other versions
+    waiting: dict[str, str] = field(default_factory=dict)  # tools that are withheld, and why
 
     async def of_members(self, tenant: str, backends: Sequence[str]) -> Sequence[Known | None]:
         return self.cached(tenant, backends)
@@ -250,8 +255,17 @@ class Offers:
         found = [self.known.get((tenant, backend)) for backend in backends]
         return [None if offer is None else Known(offer) for offer in found]
 
+    async def offer_of(self, spec: BackendSpec, limits: Limits) -> Offer:
+        assert spec.package is not None
+        if spec.package.version == "4":
+            raise BackendExited("exit status 1")
+        return self.newer.get(spec.key, self.known.get(spec.key, NOTHING))
+
+    async def note(self, spec: BackendSpec, offer: Offer) -> None:
+        self.known[spec.key] = offer
+
     async def withheld(self, key: tuple[str, str], offer: Offer) -> dict[str, str]:
-        return {}
+        return self.waiting
 
     async def aside(self, tenant: str, work: Callable[..., Any], *args: Any) -> Any:
         return work(*args)
@@ -403,6 +417,23 @@ class Installed:
             return replace(spec, package=None)
         package = Package(request.registry, request.name, "1.0.0", request.program or request.name, "0" * 64)
         return replace(spec, package=package)
+
+    async def updated(self, spec: BackendSpec, version: str | None) -> BackendSpec:
+        """To 2.0.0 by default. The version 3 does not exist, and 4 cannot be started."""
+        assert spec.package is not None
+        if version == "3":
+            raise InvalidRequest("there is no such version", field="to")
+        return replace(spec, package=replace(spec.package, version=version or "2.0.0", lock="2" * 64))
+
+    async def outdated(self, specs: Iterable[BackendSpec]) -> list[Outdated]:
+        """All have a newer version, but for those whose registry is away."""
+        found = [(each.name, each.package) for each in specs if each.package is not None]
+        return [
+            Outdated(name, package, problem="ECONNREFUSED registry.internal:443")
+            if "away" in package.name
+            else Outdated(name, package, newest="2.0.0")
+            for name, package in found
+        ]
 
 
 @asynccontextmanager

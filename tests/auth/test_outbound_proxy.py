@@ -59,6 +59,15 @@ def test_credentials_are_taken_from_its_url():
     assert NodeProxy.of(None) is None
 
 
+def test_a_program_is_told_of_it_in_its_environment():
+    proxy = NodeProxy.of("https://me%40here:p%3Ass@proxy.example:3128", ("corp.example", ip_network("10.0.0.0/8")))
+    assert proxy is not None
+    told = proxy.environment()
+    assert NodeProxy.of(told["HTTPS_PROXY"]) == NodeProxy("https://proxy.example:3128", "me@here:p:ss")
+    assert told["NO_PROXY"] == "corp.example,10.0.0.0/8"
+    assert {name.lower() for name in told} == {"https_proxy", "no_proxy", "npm_config_noproxy"}
+
+
 async def test_keys_are_fetched_through_it(tmp_path, monkeypatch):
     """It resolves the name; nobody else does."""
     monkeypatch.setattr("app.auth.outbound_urls.PORTS", range(65536))

@@ -3,7 +3,9 @@
 import io
 import sys
 
-from app.cli.resources import print_table, terminal_width
+import pytest
+
+from app.cli.resources import _package_in, print_table, terminal_width
 
 ROWS = [{"name": "time", "command": "x" * 300}, {"name": "notes", "command": "y"}]
 
@@ -29,3 +31,11 @@ def test_on_a_terminal_a_table_fits(monkeypatch):
     assert terminal_width() == 40
     print_table(ROWS, ("name",))
     assert max(map(len, terminal.getvalue().splitlines())) <= 40
+
+
+@pytest.mark.parametrize(("command", "args", "named"), [
+    ("npx", ["-y", "@acme/notes@1.0", "serve"], "@acme/notes@1.0"), ("uvx", ["notes@1.0"], "notes==1.0"),
+    ("notes", [], ""), ("npx", ["github:acme/notes"], ""), ("npx", "notes", ""), ("npx", [1], ""), (None, None, ""),
+])  # fmt: skip
+def test_what_a_new_backend_has_installed_is_named_as_far_as_it_can_be_told(command, args, named):
+    assert _package_in({"command": command, "args": args}) == named

@@ -13,6 +13,7 @@ from app.storage.audit import Act
     [
         ("backend.create", "backends/x", "", Affected(Kind.BACKEND, ("acme", "x"))),
         ("backend.change", "backends/x", "", Affected(Kind.BACKEND, ("acme", "x"))),
+        ("backend.update", "backends/x", "notes-mcp 2.0.0", Affected(Kind.BACKEND, ("acme", "x"))),
         ("backend.delete", "backends/x", "", Affected(Kind.BACKEND, ("acme", "x"))),
         ("toolset.change", "toolsets/x", "", Affected(Kind.BACKEND, ("acme", "x"))),
         ("tool.approve", "backends/x", "a b", Affected(Kind.BACKEND, ("acme", "x"))),

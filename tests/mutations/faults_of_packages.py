@@ -4,6 +4,8 @@ from tests.mutations.fault import Fault
 
 PACKAGES, LOCK = ("tests/backends/packages/test_packages.py",), ("tests/backends/packages/test_lock.py",)
 REGISTRIES = ("tests/backends/packages/test_registries.py",)
+BY_PROXY = ("tests/backends/packages/test_outbound_proxy.py",)
+UPDATES = ("tests/admin/resources/test_package_updates.py",)
 _PYPI, _LOCK = "app/backends/packages/_pypi.py", "app/backends/packages/_lock.py"
 _REGISTRIES, _STORE = "app/backends/packages/registries.py", "app/backends/packages/store.py"
 
@@ -32,5 +34,54 @@ FAULTS_OF_PACKAGES = (
     ),
     Fault("a package of npm needs no hash", _LOCK, 'if not each.get("inBundle") and', "if False and", LOCK),
     Fault("any host is a registry", _REGISTRIES, "if len(self._others | {host}) > MAX_OTHER_HOSTS:", "if False:", REGISTRIES),
+    Fault(
+        "registries are reached past the node's proxy",
+        "app/backends/packages/workshop.py",
+        "rule=rule, proxy=proxy, is_counted=False",
+        "rule=rule, is_counted=False",
+        BY_PROXY,
+    ),
+    Fault(
+        "one tenant has all places for installations",
+        "app/backends/packages/packages.py",
+        "async with own, self._places:",
+        "async with self._places:",
+        PACKAGES,
+    ),
+    Fault(
+        "a registry that is silent ends the list of what is outdated",
+        "app/backends/packages/packages.py",
+        "return _Problem(str(error))",
+        "raise",
+        PACKAGES,
+    ),
+    Fault(
+        "a version that does not start is stored",
+        "app/admin/resources/package_updates.py",
+        'return _answer(spec, changed, failure=FailureAnswer(**asdict(failure_of("tools", error))))',
+        "offer = (await access.admin.catalog.entries(access.tenant, [spec.name]))[spec.name].offer",
+        UPDATES,
+    ),
+    Fault(
+        "changed tools of an update are called until the catalogue asks",
+        "app/admin/resources/package_updates.py",
+        "await access.admin.catalog.note(stored, offer)",
+        "access.admin.catalog.used(stored)",
+        UPDATES,
+    ),
+    Fault(
+        "who may read a tenant sees what is wrong with the platform's registries",
+        "app/admin/resources/package_updates.py",
+        "problem = found.problem if in_full or found.problem is None else _NOT_KNOWN",
+        "problem = found.problem",
+        UPDATES,
+    ),
+    Fault(
+        "nodes hear of no update",
+        "app/cluster/_affected.py",
+        '"change" | "update" | "delete"] |',
+        '"change" | "delete"] |',
+        UPDATES,
+    ),
     Fault("what is half installed stays", _STORE, "if name.startswith(_BUILDING) and", "if False and", PACKAGES),
 )  # fmt: skip

@@ -23,7 +23,14 @@ from app.backends.upstreams.upstreams import Upstreams
 from app.concurrency.event import Event
 from app.concurrency.single_flight import SingleFlight
 from app.domain import BackendSpec, Limits
-from app.errors import BackendTimeout, BackendUnavailable, GatewayError, NotFound, StorageUnavailable
+from app.errors import (
+    BackendTimeout,
+    BackendUnavailable,
+    GatewayError,
+    InvalidResponse,
+    NotFound,
+    StorageUnavailable,
+)
 from app.protocol.approval import MAX_NAMES
 from app.protocol.toolset.offer import Known, Offer
 from app.storage.audit import Act
@@ -201,6 +208,15 @@ class Catalog:
             await self._try_to_inquire(key)
             later.pop_all()
 
+    async def offer_of(self, spec: BackendSpec, limits: Limits) -> Offer:
+        """What a version of a backend offers that nobody has stored: a process of it is started for that, and stopped.
+        Raises GatewayError: it does not say, or not what tools it has."""
+        async with self._inquiring.turn(spec.key):
+            offer = await self._answer_of(spec, limits)
+        if "tools/list" in offer.unread:
+            raise InvalidResponse("the list of its tools could not be read to its end")
+        return offer
+
     def _ask_for_unread(self, key: Key) -> None:
         """If it could not be read whole: soon for its tools, seldom for what it may never answer."""
         entry = self._entries.get(key)
@@ -368,20 +384,24 @@ class Catalog:
         spec, limits = await self._find(*key)
         if spec.toolset is not None:
             raise BackendUnavailable(f"{spec.name} is a toolset, which offers nothing of its own")
-        alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
         try:
-            offer = await inquire(self._lease_of(alone, limits), INQUIRY_S + longer_start_s(spec.timeouts))
+            offer = await self._answer_of(spec, limits)
         except GatewayError:
             self._metrics.catalog_inquiries.labels("failed").inc()
             raise
-        finally:
-            self._forget(alone)
         if offer.unread:
             await self._read_again(key)
             if key in self._entries:
                 offer = offer.completed_by(self._entries[key][0].offer)
         self._metrics.catalog_inquiries.labels("ok").inc()
         await self.note(spec, offer)
+
+    async def _answer_of(self, spec: BackendSpec, limits: Limits) -> Offer:
+        alone = replace(spec, name=spec.name + SUFFIX, isolation="session", recovery="end", warm=0, max_processes=1)
+        try:
+            return await inquire(self._lease_of(alone, limits), INQUIRY_S + longer_start_s(spec.timeouts))
+        finally:
+            self._forget(alone)
 
     def _lease_of(self, alone: BackendSpec, limits: Limits) -> Callable[[], Awaitable[ConnectionLease]]:
         if alone.url is not None:

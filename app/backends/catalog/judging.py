@@ -49,6 +49,22 @@ def tools_of(offer: Offer) -> dict[str, dict[str, Any]]:
     return {name: definition for name, definition in found.items() if definition is not None}
 
 
+class ToolChanges(NamedTuple):
+    """Names of tools of two versions of a backend."""
+
+    added: Sequence[str]
+    removed: Sequence[str]
+    changed: Sequence[str]
+
+
+def changes_of(before: Offer, after: Offer) -> ToolChanges:
+    """What the second offers otherwise. May take a second for large offers: call it in a thread."""
+    was, now = items_of(before), items_of(after)
+    both = [name for name in now if name in was and bytes(was[name]) != bytes(now[name])]
+    changed = [name for name in both if (new := read_tool(now[name])) is None or new != read_tool(was[name])]
+    return ToolChanges([name for name in now if name not in was], [name for name in was if name not in now], changed)
+
+
 def read_tool(item: msgspec.Raw) -> dict[str, Any] | None:
     """None where clients may read something else than the gateway does: of two members with one name some take the
     first, and some know larger numbers."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ _LOCK, _PACKAGE = "package-lock.json", "package.json"
 _MAX_BYTES = 1 << 20  # of a package.json
 _QUIET = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 # No dependency is fetched by git, which would run what a repository says.
+_version = re.compile(r"[0-9][\w.+-]{0,99}", re.ASCII)
 _ENV = {"npm_config_git": "/bin/false", "npm_config_cache": "{folder}/cache", "npm_config_logs_max": "0"}
 
 
@@ -53,6 +55,20 @@ def furnish(lock: Lock, building: Building) -> Mapping[str, str]:
 
 def finishing(lock: Lock, building: Building) -> tuple[Run, ...]:
     return ()
+
+
+def asking(request: PackageRequest, building: Building, source: Source, seconds: float) -> Run:
+    """`answered` reads what it has said."""
+    words = ("view", "--json", "--no-update-notifier", "--loglevel=error", "--", request.name, "version")
+    return Run((npm_program(), *words), building.place, seconds, source, _ENV)
+
+
+def answered(request: PackageRequest, folder: Path, said: str) -> str:
+    """The newest version. Raises InstallFailed."""
+    version = said.strip().rpartition("\n")[2].strip('"')
+    if _version.fullmatch(version) is None:
+        raise InstallFailed("npm does not say which version is the newest")
+    return version
 
 
 def programs(lock: Lock, folder: Path) -> dict[str, Program]:

@@ -45,12 +45,16 @@ def python_of(version: str) -> tuple[str, str]:
 
 def resolving(request: PackageRequest, building: Building, source: Source, seconds: float) -> Run:
     """Afterwards `resolved` finds the lock."""
+    return _compiling(request, building, source, seconds)
+
+
+def _compiling(request: PackageRequest, building: Building, source: Source, seconds: float, *more: str) -> Run:
     python, version = python_of(request.python)
     building.put(_WANTED, "\n".join(request.wanted) + "\n")
     words = (
         "pip", "compile", "--quiet", "--universal", "--python-version", version, "--python", python,
         "--generate-hashes", "--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-annotate",
-        *_ONLY_BUILT, _WANTED, "--output-file", _LOCK,
+        *more, *_ONLY_BUILT, _WANTED, "--output-file", _LOCK,
     )  # fmt: skip
     return Run((uv_program(), *words), building.place, seconds, source, _ENV, _beside(python))
 
@@ -63,6 +67,16 @@ def resolved(request: PackageRequest, folder: Path) -> Lock:
     except (OSError, ValueError):
         raise InstallFailed("uv has made no lock") from None
     return Lock("pypi", request.name, content, python_of(request.python)[1])
+
+
+def asking(request: PackageRequest, building: Building, source: Source, seconds: float) -> Run:
+    """`answered` reads what it has made."""
+    return _compiling(request, building, source, seconds, "--no-deps")
+
+
+def answered(request: PackageRequest, folder: Path, said: str) -> str:
+    """The newest version that can be installed here. Raises InstallFailed, LockRefused."""
+    return resolved(request, folder).version
 
 
 def installing(lock: Lock, building: Building, source: Source, seconds: float) -> Run:

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from app.backends.packages._lock import Lock, LockRefused, read_lock, scripts_in
 from app.backends.packages._programs import Program, chosen
-from app.backends.packages.recognition import NotInstallable, PackageRequest, recognised
+from app.backends.packages.recognition import NotInstallable, PackageRequest, at_version, newest_of, recognised
 from app.backends.packages.registries import Source, ToolMissing, of_npm, of_pypi
 from app.backends.packages.store import Building, Store
 from app.backends.packages.workshop import InstallFailed, Workshop
@@ -28,7 +28,10 @@ from app.storage.packages import StoredLock
 RESOLVE_S, INSTALL_S = 60.0, 120.0
 ACT_S = 90.0  # for what a person waits for
 MAX_SCRIPTS = 10  # that are named
-AT_ONCE = 2  # of a node; others wait
+AT_ONCE = 3  # of a node; others wait
+OF_ONE_TENANT = 2  # of them: what takes long for one holds up no other
+ASK_S, ASK_ALL_S = 20.0, 60.0  # for the newest version of one package, and of all of a tenant
+ASKS_AT_ONCE = 4  # of a node
 _COLLECT_S = 600.0
 _HINT = "The node's log says more; `trunkline doctor`, run as the gateway's user, says what is there for packages."
 logger = logging.getLogger(__name__)
@@ -55,6 +58,23 @@ class RegistrySettings:
     pypi: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """A backend whose package has a newer version; or a `problem`: why nobody knows."""
+
+    backend: str
+    package: Package
+    newest: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why nobody knows which version is the newest."""
+
+    words: str
+
+
 def _tool(registry: str) -> ModuleType:
     """What differs between npm and PyPI. Loaded where something is installed: a node may never need it."""
     return import_module(f"app.backends.packages._{registry}")
@@ -70,6 +90,8 @@ class Packages:
         self._in_use = in_use
         self._sources: dict[str, Source] = {}
         self._places = anyio.CapacityLimiter(AT_ONCE)
+        self._places_of = dict[str, anyio.CapacityLimiter]()  # by tenant
+        self._asking = anyio.CapacityLimiter(ASKS_AT_ONCE)
         self._making: dict[str, anyio.Lock] = {}
         self._programs: dict[str, Mapping[str, Program]] = {}
 
@@ -90,9 +112,47 @@ class Packages:
             return replace(spec, package=None)
         if known is not None and known.package is not None and request.is_same_package(_known_request(known)):
             return replace(spec, package=known.package)
+        return replace(spec, package=await self._packaged(spec.tenant, request))
+
+    async def updated(self, spec: BackendSpec, version: str | None) -> BackendSpec:
+        """The backend with the newest version of its package that its command allows, or with this one: a new lock,
+        which is stored, and installed here. Its `args` name the version then, if they have named one.
+
+        Raises:
+            InvalidRequest: its command names no package, there is no such version, or it could not be installed.
+            QuotaExceeded: the tenant has as many packages as it may have.
+        """
+        request, args = _request_of(spec), spec.args
+        if request is None:
+            raise InvalidRequest("its command names no package that is installed from a registry")
+        if version is not None:
+            try:
+                request, args = at_version(spec.command, spec.args, version)
+            except NotInstallable as error:
+                raise InvalidRequest(str(error), field="to") from None
+        return replace(spec, args=args, package=await self._packaged(spec.tenant, request))
+
+    async def outdated(self, specs: Iterable[BackendSpec]) -> list[Outdated]:
+        """Of these backends those whose package has a newer version in its registry, whatever their command allows, and
+        those of which nobody knows. Each package is asked for once."""
+        from app.backends.packages._versions import is_newer  # noqa: PLC0415 - a node may never need it
+
+        named = [(spec, spec.package, request) for spec in specs if spec.package and (request := _known_request(spec))]
+        answers = await self._newest(dict.fromkeys(newest_of(request) for _, _, request in named))
+        found = list[Outdated]()
+        for spec, package, request in named:
+            answer = answers[newest_of(request)]
+            if isinstance(answer, _Problem):
+                found.append(Outdated(spec.name, package, problem=answer.words))
+            elif is_newer(package.registry, answer, package.version):
+                found.append(Outdated(spec.name, package, newest=answer))
+        return found
+
+    async def _packaged(self, tenant: str, request: PackageRequest) -> Package:
+        """From a new lock, which is stored. Raises as `resolved`."""
         try:
             with anyio.fail_after(ACT_S):
-                lock = await self._locked(request)
+                lock = await self._locked(tenant, request)
             programs = await anyio.to_thread.run_sync(self._programs_of, lock.hash)
             program = chosen(programs, request.name, request.program)
             scripts = tuple(scripts_in(lock)[:MAX_SCRIPTS])
@@ -106,14 +166,14 @@ class Packages:
             words = f"the package {request.wanted[0]} cannot be installed: {error}"
             raise InvalidRequest(words, field="command") from None
         stored = StoredLock(lock.hash, package.registry, package.name, package.version, lock.text)
-        await self._locks.keep(spec.tenant, stored)
-        return replace(spec, package=package)
+        await self._locks.keep(tenant, stored)
+        return package
 
-    async def _locked(self, request: PackageRequest) -> Lock:
+    async def _locked(self, tenant: str, request: PackageRequest) -> Lock:
         """A new lock, from which the package is installed on this node now."""
         tool = _tool(request.registry)
         source = await self._source(request.registry)
-        async with self._places, self._building() as building:
+        async with self._room(tenant), self._building() as building:
             await self._workshop.run(
                 await anyio.to_thread.run_sync(tool.resolving, request, building, source, RESOLVE_S)
             )
@@ -123,6 +183,34 @@ class Packages:
                 if await anyio.to_thread.run_sync(self._store.find, lock.hash) is None:
                     await self._install(lock, building, source)
         return lock
+
+    async def _newest(self, requests: Iterable[PackageRequest]) -> Mapping[PackageRequest, "str | _Problem"]:
+        late = _Problem(f"nobody knows after {ASK_ALL_S:g} s, which is all that a list may take; ask again")
+        found: dict[PackageRequest, str | _Problem] = dict.fromkeys(requests, late)
+        turns = anyio.CapacityLimiter(OF_ONE_TENANT)
+
+        async def ask(request: PackageRequest) -> None:
+            async with turns, self._asking:
+                found[request] = await self._newest_of(request)
+
+        with anyio.move_on_after(ASK_ALL_S):
+            async with anyio.create_task_group() as tasks:
+                for request in found:
+                    tasks.start_soon(ask, request)
+        return found
+
+    async def _newest_of(self, request: PackageRequest) -> "str | _Problem":
+        try:
+            tool = _tool(request.registry)
+            source = await self._source(request.registry)
+            async with self._building() as building:
+                run = await anyio.to_thread.run_sync(tool.asking, request, building, source, ASK_S)
+                said = await self._workshop.run(run)
+                version: str = await anyio.to_thread.run_sync(tool.answered, request, building.place, said)
+        except (InstallFailed, ToolMissing, LockRefused, OSError) as error:
+            logger.info("Could not ask for the newest version of a package: %s", error, extra={"package": request.name})
+            return _Problem(str(error))
+        return version
 
     # --- for the start of processes
 
@@ -153,8 +241,8 @@ class Packages:
     async def _place(self, tenant: str, lock: str) -> Path:
         if (found := await anyio.to_thread.run_sync(self._store.find, lock)) is not None:
             return found
-        # In this order everywhere: whoever has the turn of a lock has a place already.
-        async with self._places, self._one_at_a_time(lock):
+        # In this order everywhere: the tenant's share, a place, the turn of a lock.
+        async with self._room(tenant), self._one_at_a_time(lock):
             if (found := await anyio.to_thread.run_sync(self._store.find, lock)) is not None:
                 return found
             read = read_lock(await self._locks.content(tenant, lock), lock)
@@ -205,6 +293,17 @@ class Packages:
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(building.close)
+
+    @asynccontextmanager
+    async def _room(self, tenant: str) -> AsyncIterator[None]:
+        """One of the node's places, within what the tenant may have of them."""
+        own = self._places_of.setdefault(tenant, anyio.CapacityLimiter(OF_ONE_TENANT))
+        try:
+            async with own, self._places:
+                yield
+        finally:
+            if not own.borrowed_tokens and not own.statistics().tasks_waiting:
+                self._places_of.pop(tenant, None)
 
     @asynccontextmanager
     async def _one_at_a_time(self, lock: str) -> AsyncIterator[None]:

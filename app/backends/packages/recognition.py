@@ -43,6 +43,8 @@ _pypi = re.compile(
 )
 _python = re.compile(r"(?:cpython@?|python)?(3(?:\.\d{1,2})?)(?:\.\d{1,3})?", re.ASCII)
 _program_name = re.compile(r"[A-Za-z0-9_][\w.+-]{0,200}", re.ASCII)
+_version = re.compile(r"[A-Za-z0-9][\w.+!-]{0,99}", re.ASCII)
+_NEWEST = "latest"
 MAX_MORE = 32  # further packages of one command
 
 
@@ -105,6 +107,66 @@ def recognised(command: str, args: Sequence[str]) -> PackageRequest | None:
 def names_package(command: str, args: Sequence[str]) -> bool:
     """Whether the command line begins as one that names a package."""
     return runner_of(_line(command, args)) is not None
+
+
+def newest_of(request: PackageRequest) -> PackageRequest:
+    """As it, for the newest version of its package, and nothing besides."""
+    name, extras, _ = _parts(request)
+    return PackageRequest(request.registry, name, (f"{name}{extras}",), python=request.python)
+
+
+def at_version(command: str, args: Sequence[str], version: str) -> tuple[PackageRequest, tuple[str, ...]]:
+    """What a command line that names a package asks for with this version of it; and its arguments, which name that
+    version if they name one.
+
+    Raises:
+        NotInstallable: that is no version, or the one that is named stands where it cannot be replaced.
+    """
+    if _version.fullmatch(version) is None:
+        raise NotInstallable(f"{version[:100]!a} is not a version of a package")
+    request = recognised(command, args)
+    assert request is not None
+    name, extras, named = _parts(request)
+    text = f"{name}@{version}" if request.registry == "npm" else f"{name}{extras}{_exactly(version)}"
+    wanted = replace(request, wanted=(text, *request.wanted[1:]))
+    if not named:
+        return wanted, tuple(args)
+    for at, word in enumerate(args):
+        changed = (*args[:at], _renamed(word, request, version), *args[at + 1 :])
+        if changed != tuple(args) and _is_read_as(wanted, command, changed):
+            return wanted, changed
+    raise NotInstallable(f"`args` name another version than {version}, within a longer word: change them yourself")
+
+
+def _parts(request: PackageRequest) -> tuple[str, str, str]:
+    """Name, extras and version of its package, as far as they are named."""
+    found = (_npm if request.registry == "npm" else _pypi).fullmatch(request.wanted[0])
+    assert found is not None
+    if request.registry == "npm":
+        return found[1], "", found[2] or ""
+    return found[1], found[2] or "", found[3] or found[4] or ""
+
+
+def _renamed(word: str, request: PackageRequest, version: str) -> str:
+    """A word, or the value of an option, that names the request's package, with this version of it."""
+    option, equals, text = word.partition("=") if word.startswith("--") else ("", "", word)
+    name, extras, _ = _parts(request)
+    if not text.strip().startswith(f"{name}{extras}"):
+        return word
+    is_npm, is_tagged = request.registry == "npm", text.strip().startswith(f"{name}{extras}@")
+    ending = f"@{version}" if is_npm or is_tagged or version == _NEWEST else _exactly(version)
+    return f"{option}{equals}{name}{extras}{ending}"
+
+
+def _exactly(version: str) -> str:
+    return "" if version == _NEWEST else f"=={version}"
+
+
+def _is_read_as(request: PackageRequest, command: str, args: Sequence[str]) -> bool:
+    try:
+        return recognised(command, args) == request
+    except NotInstallable:
+        return False
 
 
 def _line(command: str, args: Sequence[str]) -> tuple[str, ...]:
@@ -219,7 +281,7 @@ def _of_pypi(reading: _Reading, text: str) -> tuple[str, str]:
         raise _elsewhere(reading, text)
     name, extras, version, specifiers = found.groups()
     if version is not None:  # which only uv and pipx know
-        specifiers = "" if version == "latest" else f"=={version}"
+        specifiers = _exactly(version)
     return name, f"{name}{extras or ''}{(specifiers or '').strip()}"
 
 

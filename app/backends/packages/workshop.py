@@ -7,7 +7,7 @@ of a package runs there. Without namespaces the network is the machine's (`web`:
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,13 +16,17 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from app.auth.outbound_proxy import NodeProxy
+from app.auth.outbound_urls import parse_url
 from app.backends.packages.registries import Place, RegistryRule, Source, addresses_of
 from app.domain import BackendSpec, ProcessLimits, Sandbox
 from app.domain.resources.backends import NetworkMode
 from app.jail.egress.egress import Egress, EgressOptions
 from app.jail.egress.outgoing import NothingAllowed, Rule
+from app.jail.egress.refusals import DENIALS
 from app.jail.sandbox import composer
 from app.jail.sandbox.composer import WEB_PORTS, Composer, Confined
+from app.jail.sandbox.environment import AUTHORITIES, BUNDLES, authorities_environment, write_authorities
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.sandboxes import Sandboxes, SandboxUnavailable, refuse_without
 from app.jail.sandbox.tiers import Tier
@@ -38,6 +42,7 @@ MAX_BYTES = 2 << 30  # of one package with all that it needs, and of what is dow
 MAX_OUTPUT = 1 << 20
 TOLD = 1200  # characters of what a tool has said that are passed on
 _AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")  # of the node, beside those of the machine
+_DENIED = frozenset(each.label for each in DENIALS)
 LOOK_S, LOOKING_SHARE = 0.25, 5  # how soon the folder is measured again, and how many times as long as that took
 LIMITS = ProcessLimits(memory_mb=2048, pids=512, cpu=2.0, files=8192, disk_mb=MAX_BYTES >> 20)
 
@@ -59,11 +64,23 @@ class Run:
     read: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """How the node's settings have it reach what is outside: by a proxy; and authorities, in PEM form, that it believes
+    there besides those of the machine."""
+
+    proxy: NodeProxy | None = None
+    ca: str | None = None
+
+
+_DIRECT = WayOut()
+
+
 class Workshop:
     """Starts one spawner for each run, which ends everything with it. `finder` looks up what programs need."""
 
-    def __init__(self, sandboxes: Sandboxes, finder: NeedsFinder, metrics: Metrics) -> None:
-        self._sandboxes, self._finder, self._metrics = sandboxes, finder, metrics
+    def __init__(self, sandboxes: Sandboxes, finder: NeedsFinder, metrics: Metrics, way_out: WayOut = _DIRECT) -> None:
+        self._sandboxes, self._finder, self._metrics, self._way_out = sandboxes, finder, metrics, way_out
 
     async def run(self, run: Run) -> str:
         """What it has said.
@@ -73,7 +90,8 @@ class Workshop:
         """
         places = frozenset[Place]() if run.source is None else run.source.places
         allowed = await anyio.to_thread.run_sync(addresses_of, places)
-        options = EgressOptions(allow=allowed, rule=RegistryRule(places), is_counted=False)
+        rule, proxy = RegistryRule(places), self._way_out.proxy
+        options = EgressOptions(allow=allowed, rule=rule, proxy=proxy, is_counted=False)
         return (await self._run(run, options))[0]
 
     async def asks_for(self, run: Run) -> list[str]:
@@ -95,37 +113,43 @@ class Workshop:
                 stack.callback(os.close, output)
                 end = await _until_its_end(run, spawner, confined, output)
                 said = _said(output, run.folder)
-                refused = [] if confined.line is None else [where for where, _ in confined.line.refused]
+                refused = [] if confined.line is None else list(confined.line.refused)
         except (SpawnFailed, OSError, SandboxUnavailable) as error:
             raise InstallFailed(f"`{_name(run)}` could not be started: {error}") from error
-        if end.number or end.reason != "exited":
-            if is_asked:
-                return said, refused
+        if (end.number or end.reason != "exited") and not is_asked:
             raise InstallFailed(_words(run, end, said, refused))
-        return said, refused
+        return said, [where for where, _ in refused]
 
     async def _confined(self, run: Run, egress: Egress, rule: Rule) -> Confined:
         has_network = run.source is not None
         spec = self._spec(run, "web" if has_network else "none")
         if has_network and self._sandboxes.profile(spec).tier < Tier.NAMESPACES:
             assert run.source is not None
-            ports = {port for _, port in run.source.places}
-            spec = self._spec(run, "web" if ports <= set(WEB_PORTS) else "host")
+            ports = {port for _, port in run.source.places} | self._ports_of_proxy()
+            spec = self._spec(run, "web" if ports <= set(WEB_PORTS) else "host", is_direct=True)
         profile = self._sandboxes.profile(spec)
         if self._sandboxes.rule == "require":
             refuse_without(("files", "network", "processes"), profile)
-        await anyio.to_thread.run_sync(_furnish, run, self._sandboxes, profile.tier)
+        await anyio.to_thread.run_sync(_furnish, run, self._sandboxes, profile.tier, self._way_out.ca)
         place = composer.Place(str(run.folder / "home"), str(run.folder / "tmp"))
         made = Composer(self._sandboxes.machine, self._finder, egress)
         return await made.compose(spec, place, profile)
 
-    def _spec(self, run: Run, network: NetworkMode) -> BackendSpec:
+    def _ports_of_proxy(self) -> set[int]:
+        proxy = self._way_out.proxy
+        return set() if proxy is None else {parse_url(proxy.url).port}
+
+    def _spec(self, run: Run, network: NetworkMode, *, is_direct: bool = False) -> BackendSpec:
+        """`is_direct`: the node does not serve its connections, so it asks the node's proxy itself."""
         folder, source = str(run.folder), run.source or Source(frozenset())
         files = str(run.folder / "files")
         env = {name: value.replace("{files}", files) for name, value in source.env.items()}
         env |= {name: value.replace("{folder}", folder) for name, value in run.env.items()}
         own = {name: os.environ[name] for name in _AUTHORITIES if os.path.exists(os.environ.get(name, ""))}
-        env |= {**own, "NO_PROXY": "", "no_proxy": ""}
+        believed = own if self._way_out.ca is None else authorities_environment(f"{files}/{AUTHORITIES}")
+        env |= {**believed, "NO_PROXY": "", "no_proxy": ""}
+        if is_direct and self._way_out.proxy is not None:
+            env |= self._way_out.proxy.environment()
         sandbox = Sandbox(read=(*run.read, *source.read, *own.values()), write=(folder,), network=network)
         return BackendSpec(
             "packages", "packages", run.argv[0], args=run.argv[1:], env=env, cwd=folder, sandbox=sandbox,
@@ -133,12 +157,14 @@ class Workshop:
         )  # fmt: skip
 
 
-def _furnish(run: Run, sandboxes: Sandboxes, tier: Tier) -> None:
+def _furnish(run: Run, sandboxes: Sandboxes, tier: Tier, ca: str | None) -> None:
     """The folder with what the tool finds there, as the user's that it becomes."""
     for name in ("home", "tmp", "files", "cache"):
         (run.folder / name).mkdir(exist_ok=True)
     for name, text in (run.source.files if run.source is not None else {}).items():
         (run.folder / "files" / name).write_text(text, encoding="utf-8")
+    if ca is not None:
+        write_authorities(run.folder / "files", ca, (os.environ.get("SSL_CERT_FILE", ""), *BUNDLES))
     if tier >= Tier.ASSISTED and sandboxes.machine.uid_of is not None:
         give_all(run.folder, sandboxes.machine.uid_of(HOME))
 
@@ -195,14 +221,18 @@ def _said(output: int, folder: Path) -> str:
     return text.replace(f"{folder}/", "").replace(str(folder), ".")
 
 
-def _words(run: Run, end: End, said: str, refused: list[str]) -> str:
+def _words(run: Run, end: End, said: str, refused: Sequence[tuple[str, str]]) -> str:
     lines = [printable(line.strip()) for line in without_credentials(said).splitlines() if line.strip()]
     how = f"exit status {end.number}" if end.reason == "exited" else f"signal {end.number}"
     if end.limit:
         how = f"at its limit of memory, {LIMITS.memory_mb} MiB"
     words = f"`{_name(run)}` failed ({how}): {' | '.join(lines)[-TOLD:]}"
-    others = ", ".join(sorted(set(refused))[:5])
-    return f"{words} | not let through, as no configured registry: {others}" if others else words
+    for what, places in (
+        ("not let through, as no configured registry", {where for where, why in refused if why in _DENIED}),
+        ("not reached", {f"{where} ({why})" for where, why in refused if why not in _DENIED}),
+    ):
+        words += f" | {what}: {', '.join(sorted(places)[:5])}" if places else ""
+    return words
 
 
 def _name(run: Run) -> str:

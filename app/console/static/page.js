@@ -17,8 +17,9 @@ document.addEventListener("click", async (event) => {
   const { method, path, ask, done, body } = button.dataset;
   if (ask && !(await confirmed(ask, button.textContent.trim()))) return;
   await busy(button, async () => {
-    await rest(method, path, body === undefined ? undefined : JSON.parse(body));
-    go(done, `${button.textContent.trim()}: done`);
+    const answer = await rest(method, path, body === undefined ? undefined : JSON.parse(body));
+    if (answer.failure) return tell(`Nothing was changed: ${answer.failure.detail}`, "error");
+    go(done, answer.applied === false ? "Nothing was changed: there is nothing newer." : `${button.textContent.trim()}: done`);
   });
 });
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import anyio.to_thread
 
+from app.auth.outbound_proxy import NodeProxy
 from app.backends.packages.packages import Packages, RegistrySettings
 from app.backends.packages.store import Store
-from app.backends.packages.workshop import Workshop
+from app.backends.packages.workshop import WayOut, Workshop
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.sandboxes import Sandboxes
 from app.node.parts.opening import Opening
@@ -18,15 +19,19 @@ log = logging.getLogger(__name__)
 
 
 async def open_packages(
-    opening: Opening, records: Records, sandboxes: Sandboxes, in_use: Callable[[], set[str]]
+    opening: Opening,
+    records: Records,
+    sandboxes: Sandboxes,
+    in_use: Callable[[], set[str]],
+    proxy: NodeProxy | None,
 ) -> Packages:
-    """Removes what a node that died has left half installed."""
+    """Removes what a node that died has left half installed. `proxy`: between the node and the registries."""
     settings = opening.settings
     store = Store(settings.packages)
     opening.stack.callback(store.close)
     if left := await anyio.to_thread.run_sync(store.clean):
         log.info("removed %d packages that were half installed", left)
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
-    workshop = Workshop(sandboxes, finder, opening.metrics)
+    workshop = Workshop(sandboxes, finder, opening.metrics, WayOut(proxy, settings.outbound_ca))
     registries = RegistrySettings(settings.npm_registry, settings.pypi_index)
     return Packages(store, workshop, PackageRepository(records.database), registries, in_use)

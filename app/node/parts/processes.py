@@ -31,7 +31,7 @@ from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.packages import open_packages
 from app.node.parts.records import Records
-from app.node.parts.sandboxing import open_sandboxes
+from app.node.parts.sandboxing import open_sandboxes, proxy_of_processes
 from app.node.parts.upstreams import open_upstreams
 from app.processes import homes, own_homes
 from app.processes.forking.forking import ForkingOptions
@@ -77,8 +77,9 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
-    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of)
-    packages = await open_packages(opening, records, sandboxes, lambda: _folders_in_use(supervisor))
+    proxy = proxy_of_processes(settings)
+    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of, proxy)
+    packages = await open_packages(opening, records, sandboxes, lambda: _folders_in_use(supervisor), proxy)
     options = SupervisorOptions(
         confiner=sandboxes,
         homes=await _open_homes(settings, records.backends),

@@ -31,8 +31,11 @@ from app.settings.settings import Settings
 log = logging.getLogger(__name__)
 
 
-async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | None]) -> Sandboxes:
-    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together.
+async def open_sandboxes(
+    opening: Opening, memory_mb_of: Callable[[str], int | None], proxy: NodeProxy | None = None
+) -> Sandboxes:
+    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together; `proxy`:
+    what their connections go through.
 
     Raises:
         SpawnFailed: no process can be started at all.
@@ -44,7 +47,7 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
     authorities: str | None = None
     if settings.outbound_ca is not None:
         authorities = await anyio.to_thread.run_sync(write_authorities, settings.data_dir, settings.outbound_ca)
-    egress = await stack.enter_async_context(Egress(opening.metrics, replace(options, proxy=_proxy(settings))))
+    egress = await stack.enter_async_context(Egress(opening.metrics, replace(options, proxy=proxy)))
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     urls = {"the database": settings.database_url, "Redis": settings.redis_url}
     targets = targets_of((settings.host, settings.port), settings.data_dir, urls)
@@ -83,8 +86,8 @@ async def _close_cgroups(opened: "asyncio.Future[CgroupRoots]") -> None:
         opened.result().close()
 
 
-def _proxy(settings: Settings) -> NodeProxy | None:
-    """What connections of processes go through."""
+def proxy_of_processes(settings: Settings) -> NodeProxy | None:
+    """What their connections go through, if the node has one that they can use."""
     found = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
     if found is not None and found.url.startswith("https:"):
         log.warning(

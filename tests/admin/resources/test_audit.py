@@ -34,6 +34,7 @@ ACTS = {
     ("POST", "/tenants/{tenant}/backends/{backend}:compare"): (
         {"env": {"T": SECRET}, "headers": {"X-T": SECRET}}, "backend.compare", "backends/echo", "env.T headers.X-T",
     ),
+    ("POST", "/tenants/{tenant}/backends/{backend}:update"): ({}, "backend.update", "backends/packaged", "dry run"),
     ("POST", "/tenants/{tenant}/backends/{backend}:restart"): (None, "backend.restart", "backends/echo", ""),
     ("POST", "/tenants/{tenant}/backends/{backend}/tools:approve"): (
         {"tools": ["a", "b"], "revision": 1}, "tool.approve", "backends/echo", "a b",
@@ -106,6 +107,8 @@ async def objects(rig: Rig) -> dict[str, str]:
     for session in ("s1", "s2"):
         rig.node.add_session("acme", session)
     rig.offers.known["acme", "echo"] = offer("echo", tools=[tool("say")])
+    packaged = {"name": "packaged", "command": "npx", "args": ["notes-mcp"]}
+    assert (await rig.ask("POST", "/api/v1/tenants/acme/backends", packaged)).status_code == 201
     issuer = await rig.ask("POST", "/api/v1/tenants/acme/issuers", {**ISSUER, "issuer": "https://other"})
     key = key_id(await rig.key("acme", "mcp:connect")) or ""
     known = {
@@ -122,12 +125,17 @@ async def objects(rig: Rig) -> dict[str, str]:
     return {**known, "key": key, "issuer": issuer.json()["id"], "inspection": opened.json()["id"]}
 
 
+def address(path: str, names: dict[str, str]) -> str:
+    """Only a package is updated."""
+    return "/api/v1" + path.format(**names | ({"backend": "packaged"} if path.endswith(":update") else {}))
+
+
 async def test_every_act_is_written_down_once_with_who_what_and_when_and_no_secret(rig):
     names = await objects(rig)
     for (method, path), (body, action, target, detail) in ACTS.items():
         before = len(await rig.trail())
         headers = {"X-Request-Id": f"req-{before}"}
-        answer = await rig.ask(method, "/api/v1" + path.format(**names), body, headers=headers)
+        answer = await rig.ask(method, address(path, names), body, headers=headers)
         assert answer.is_success, (path, answer.text)
         shown = answer.json() if answer.content and isinstance(answer.json(), dict) else {}
         (act,) = (await rig.trail())[before:]
@@ -180,7 +188,7 @@ async def test_without_a_record_there_is_no_act(rig, monkeypatch):
 
     monkeypatch.setattr(engine, "record", away)
     for (method, path), (body, *_) in ACTS.items():
-        answer = await rig.ask(method, "/api/v1" + path.format(**names), body)
+        answer = await rig.ask(method, address(path, names), body)
         assert answer.status_code == 503, path
     monkeypatch.undo()
     assert rig.heard == heard

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import ssl
 import tarfile
 import threading
 import time
@@ -13,7 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 from app.backends.packages.packages import Packages, RegistrySettings
 from app.backends.packages.store import Store
-from app.backends.packages.workshop import Workshop
+from app.backends.packages.workshop import WayOut, Workshop
 from app.domain.resources.backends import NetworkMode
 from app.errors import NotFound
 from app.jail.egress.egress import Egress
@@ -118,10 +119,16 @@ def sandboxes_of(tier: Tier) -> Sandboxes:
     return Sandboxes(machine, Composer(machine, finder, Egress(Metrics("test"))), "auto", reports)
 
 
-def bench(data: Path, tier: Tier, settings: RegistrySettings, locks: MemoryLocks | None = None) -> Bench:
+def bench(
+    data: Path,
+    tier: Tier,
+    settings: RegistrySettings,
+    locks: MemoryLocks | None = None,
+    way_out: WayOut | None = None,
+) -> Bench:
     sandboxes, store, kept = sandboxes_of(tier), Store(data / "packages"), locks or MemoryLocks()
     finder, used = NeedsFinder([str(data)]), set[str]()
-    workshop = Workshop(sandboxes, finder, Metrics("test"))
+    workshop = Workshop(sandboxes, finder, Metrics("test"), way_out or WayOut())
     packages = Packages(store, workshop, kept, settings, lambda: used)
     return Bench(data, packages, store, kept, sandboxes, finder, used)
 
@@ -200,9 +207,12 @@ SERVER = "#!/usr/bin/env node\nconsole.log(JSON.stringify([process.argv.slice(2)
 
 @dataclass
 class Npm:
-    """A registry on loopback. `never_ends`: names whose archives never come to an end. `asked`: paths, in order."""
+    """A registry on loopback. `never_ends`: names whose archives never come to an end; `silent`: names about which it
+    says nothing. `asked`: paths, in order. `at`: scheme and name by which it is reached."""
 
     port: int = 0
+    at: str = "http://127.0.0.1"
+    silent: set[str] = field(default_factory=set)
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     archives: dict[str, bytes] = field(default_factory=dict)
     never_ends: set[str] = field(default_factory=set)
@@ -211,7 +221,7 @@ class Npm:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"{self.at}:{self.port}/"
 
     def add(self, name: str, version: str, *, files: Mapping[str, str] | None = None, **members: Any) -> None:
         """A version of a package; the last one is the newest."""
@@ -230,6 +240,8 @@ class Npm:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         path = handler.path.replace("%2f", "/").replace("%2F", "/")
         self.asked.append(path)
+        if path[1:] in self.silent:
+            self.stopped.wait(60)
         if path in self.archives:
             self._send_archive(handler, path)
             return
@@ -257,8 +269,8 @@ class Npm:
 
 
 @contextmanager
-def npm_registry() -> Iterator[Npm]:
-    npm = Npm()
+def npm_registry(tls: ssl.SSLContext | None = None, at: str = "http://127.0.0.1") -> Iterator[Npm]:
+    npm = Npm(at=at)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -267,15 +279,40 @@ def npm_registry() -> Iterator[Npm]:
         def log_message(self, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with _serving(Handler, tls) as port:
+        npm.port = port
+        try:
+            yield npm
+        finally:
+            npm.stopped.set()
+
+
+@contextmanager
+def pypi_index(folder: Path, tls: ssl.SSLContext) -> Iterator[int]:
+    """A folder of wheels as a registry on loopback; its port."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with _serving(Handler, tls) as port:
+        yield port
+
+
+@contextmanager
+def _serving(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None) -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:  # the handshake is a matter of the thread of a connection
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.daemon_threads = True
-    npm.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield npm
+        yield server.server_address[1]
     finally:
-        npm.stopped.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -327,3 +327,108 @@ async def test_a_node_without_npm_says_so(python, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(InvalidRequest, match=r"this node has no `npm` on its PATH"):
         await python.packages.resolved(spec("npx", "notes"))
+
+
+@needs_bubblewrap
+async def test_an_update_is_another_lock_beside_the_old_one(python, index):
+    add_wheel(index, "mcp-notes", "1.0", requires=("more-notes",))
+    add_wheel(index, "more-notes", "1.0")
+    made = await python.packages.resolved(spec("uvx", "mcp-notes", "x"))
+    assert await python.packages.updated(made, None) == made  # nothing is newer
+
+    add_wheel(index, "more-notes", "1.1")
+    other = await python.packages.updated(made, None)
+    assert (other.package.version, other.args) == ("1.0", made.args)
+    assert other.package.lock != made.package.lock
+    add_wheel(index, "mcp-notes", "2.0")
+    newer = await python.packages.updated(made, None)
+    assert (newer.package.version, newer.args) == ("2.0", made.args)
+    assert said(await python.packages.ready(made))[1] != said(await python.packages.ready(newer))[1]
+    assert len(python.installed) == 3
+
+    exact = await python.packages.resolved(spec("uvx", "mcp-notes@1.0", "x"))
+    assert await python.packages.updated(exact, None) == replace(exact, package=other.package)
+    changed = await python.packages.updated(exact, "2.0")
+    assert (changed.package.version, changed.args) == ("2.0", ("mcp-notes@2.0", "x"))
+    assert (await python.packages.updated(newer, "1.0")).args == newer.args
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(("version", "words"), [
+    ("9.0", "cannot be installed"), ("../x", "is not a version"),
+])  # fmt: skip
+async def test_an_update_that_cannot_be_installed_leaves_everything_as_it_is(python, index, version, words):
+    add_wheel(index, "mcp-notes", "1.0")
+    made = await python.packages.resolved(spec("uvx", "mcp-notes"))
+    kept, installed = dict(python.locks.kept), python.installed
+    with pytest.raises(InvalidRequest, match=words):
+        await python.packages.updated(made, version)
+    assert (python.locks.kept, python.installed) == (kept, installed)
+    with pytest.raises(InvalidRequest, match="names no package"):
+        await python.packages.updated(spec("mcp-notes"), None)
+
+
+@needs_bubblewrap
+@needs_npm
+async def test_outdated_are_those_with_a_newer_version_and_a_registry_that_is_silent_is_one_line(
+    tmp_path, index, npm, monkeypatch
+):
+    here = bench(tmp_path / "data", TIER, RegistrySettings(npm.url, index.as_uri()))
+    for version in ("1.9.0", "1.10.0"):
+        npm.add("@acme/notes", version)
+    npm.add("quiet", "1.0.0")
+    for version in ("1.0", "2.0"):
+        add_wheel(index, "mcp-notes", version)
+
+    def backend(name, registry, package, version, *words):
+        named = Package(registry, package, version, "x", "0" * 64)
+        return BackendSpec("acme", name, words[0], args=words[1:], package=named)
+
+    specs = [
+        backend("a", "npm", "@acme/notes", "1.9.0", "npx", "@acme/notes@1.9.0"),
+        backend("b", "npm", "@acme/notes", "1.10.0", "npx", "-y", "@acme/notes"),
+        backend("c", "pypi", "mcp-notes", "1.0", "uvx", "mcp-notes==1.0"),
+        backend("d", "npm", "quiet", "1.0.0", "npx", "quiet"),
+        spec("cat"),
+    ]
+    found = await here.packages.outdated(specs)
+    assert [(each.backend, each.newest) for each in found] == [("a", "1.10.0"), ("c", "2.0")]
+    assert npm.asked.count("/@acme/notes") == 1
+
+    del npm.documents["quiet"]
+    gone = {each.backend: each for each in await here.packages.outdated(specs)}
+    assert (sorted(gone), gone["a"].newest, gone["d"].newest) == (["a", "c", "d"], "1.10.0", None)
+    assert "`npm view --json` failed" in str(gone["d"].problem)
+    npm.silent.add("quiet")
+    monkeypatch.setattr(module, "ASK_S", 3.0)
+    (late,) = await here.packages.outdated(specs[3:4])
+    assert "has not ended after 3 s" in str(late.problem)
+    monkeypatch.setattr(module, "ASK_S", 60.0)
+    monkeypatch.setattr(module, "ASK_ALL_S", 0.5)
+    (rushed,) = await here.packages.outdated(specs[3:4])
+    assert "nobody knows after 0.5 s" in str(rushed.problem)
+    assert here.installed == []
+
+
+@needs_bubblewrap
+async def test_what_takes_long_for_one_tenant_holds_up_no_other(python, index, monkeypatch):
+    add_wheel(index, "mcp-notes", "1.0")
+    works, stuck = python.packages._workshop.run, list[str]()
+
+    async def run(each):
+        wanted = (each.folder / "wanted.txt").read_text()
+        if wanted.startswith("slow"):
+            stuck.append(wanted)
+            await anyio.sleep_forever()
+        return await works(each)
+
+    monkeypatch.setattr(python.packages._workshop, "run", run)
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(python.packages.resolved, spec("uvx", f"slow{number}"))
+        while len(stuck) < module.OF_ONE_TENANT:
+            await anyio.sleep(0.01)
+        made = await python.packages.resolved(replace(spec("uvx", "mcp-notes"), tenant="zenith"))
+        assert (made.package.version, len(stuck)) == ("1.0", module.OF_ONE_TENANT)
+        tasks.cancel_scope.cancel()
+    assert python.packages._places_of == {}

@@ -4,7 +4,13 @@ import shlex
 
 import pytest
 
-from app.backends.packages.recognition import NotInstallable, names_package, recognised
+from app.backends.packages.recognition import (
+    NotInstallable,
+    at_version,
+    names_package,
+    newest_of,
+    recognised,
+)
 
 FORMS = [
     ("npx -y notes", "npm", ("notes",), "", ()),
@@ -90,3 +96,39 @@ def test_arguments_do_not_make_it_another_package():
     assert one.is_same_package(other)
     assert not one.is_same_package(recognised("npx", ["notes@2", "a"]))
     assert not one.is_same_package(None)
+
+
+@pytest.mark.parametrize(("line", "wanted", "args"), [
+    ("npx -y notes serve", "notes@2.0", "-y notes serve"),
+    ("npx -y notes@1.0 notes@1.0", "notes@2.0", "-y notes@2.0 notes@1.0"),
+    ("npx --package=@acme/notes@^1 -p more notes", "@acme/notes@2.0", "--package=@acme/notes@2.0 -p more notes"),
+    ("cmd /c npx notes@latest", "notes@2.0", "/c npx notes@2.0"),
+    ("uvx notes", "notes==2.0", "notes"),
+    ("uvx notes@1.0 --port 3", "notes==2.0", "notes@2.0 --port 3"),
+    (
+        "uvx --from notes[web]>=1 --with notes-more notes", "notes[web]==2.0",
+        "--from notes[web]==2.0 --with notes-more notes",
+    ),
+])  # fmt: skip
+def test_another_version_is_named_where_one_is_named(line, wanted, args):
+    command, *words = line.split()
+    request, changed = at_version(command, words, "2.0")
+    assert (request.wanted[0], " ".join(changed)) == (wanted, args)
+    assert recognised(command, changed) in (request, recognised(command, words))
+    assert newest_of(request).wanted == (wanted.replace("==2.0", "").replace("@2.0", ""),)
+
+
+def test_the_newest_is_a_version_too():
+    assert at_version("uvx", ["notes@1.0"], "latest")[0].wanted == ("notes",)
+    assert at_version("npx", ["notes@1.0"], "latest") == (recognised("npx", ["notes@latest"]), ("notes@latest",))
+
+
+@pytest.mark.parametrize(("line", "version", "words"), [
+    (["npx", "notes"], "github:a/b", "is not a version"),
+    (["npx", "notes"], "", "is not a version"),
+    (["npx", "notes"], "-1", "is not a version"),
+    (["bash", "-c", "npx -y notes@1.0"], "2.0", "within a longer word"),
+])  # fmt: skip
+def test_a_version_that_cannot_be_named_is_refused(line, version, words):
+    with pytest.raises(NotInstallable, match=words):
+        at_version(line[0], line[1:], version)

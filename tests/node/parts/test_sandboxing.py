@@ -97,11 +97,11 @@ async def test_a_cancellation_right_after_leaves_no_control_group(half_way: Half
 def test_a_proxy_that_is_spoken_to_with_tls_is_not_for_processes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, is_used: bool
 ) -> None:
-    found = sandboxing._proxy(of_directory(tmp_path, TRUNKLINE_OUTBOUND_PROXY=url))
+    found = sandboxing.proxy_of_processes(of_directory(tmp_path, TRUNKLINE_OUTBOUND_PROXY=url))
     assert (found is not None) is is_used
     assert ("OUTBOUND_PROXY" in caplog.text) is not is_used
     assert "s3cret" not in caplog.text
 
 
 def test_without_one_there_is_none(tmp_path: Path) -> None:
-    assert sandboxing._proxy(of_directory(tmp_path)) is None
+    assert sandboxing.proxy_of_processes(of_directory(tmp_path)) is None
