@@ -1,0 +1,218 @@
+"""Which image a command line such as `docker run -i --rm IMAGE` stands for, and what it says of the container. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.jail.sandbox.paths import why_not
+from app.text.command_line import plain, program_name
+
+# The words that a command line begins with. Which of the two it names does not matter: the node has its engine.
+_RUNNERS = tuple((name, *words) for name in ("docker", "podman") for words in (("run",), ("container", "run")))
+_IDLE = frozenset({"-i", "--interactive", "--rm"})  # every container of the gateway is so
+_WITH_VALUE = {
+    "-e": "--env", "--env": "--env", "-v": "--volume", "--volume": "--volume", "--name": "--name",
+    "-w": "--workdir", "--workdir": "--workdir", "-u": "--user", "--user": "--user",
+}  # fmt: skip
+_OF_RIGHTS = "gives a container rights over the node, which none has: leave it out"
+_OF_LIMITS = "is a limit of the backend: leave it out, and give its `limits`"
+_OF_NETWORK = "is about the network, which a container has as its backend's `sandbox.network` says: leave it out"
+_OF_PORTS = "opens a port, which no server needs that is asked by its input: leave it out"
+_OF_FILES = "gives it files in a way that is not understood: leave it out, and write `-v DIRECTORY:TARGET[:ro]`"
+_WHY_NOT = {
+    **dict.fromkeys((
+        "--privileged", "--cap-add", "--security-opt", "--pid", "--ipc", "--uts", "--userns", "--cgroupns", "--sysctl",
+        "--cgroup-parent", "--runtime", "--group-add",
+    ), _OF_RIGHTS),
+    **dict.fromkeys(("--device", "--gpus", "--device-cgroup-rule", "--device-read-bps"), "gives a container a device, "
+        "which none has: leave it out"),
+    **dict.fromkeys((
+        "--network", "--net", "--network-alias", "--ip", "--dns", "--add-host", "--link", "--hostname", "-h",
+    ), _OF_NETWORK),
+    **dict.fromkeys(("-p", "--publish", "-P", "--publish-all", "--expose"), _OF_PORTS),
+    **dict.fromkeys(("--mount", "--volumes-from", "--tmpfs", "--volume-driver"), _OF_FILES),
+    **dict.fromkeys((
+        "-m", "--memory", "--memory-swap", "--cpus", "-c", "--cpu-shares", "--pids-limit", "--ulimit", "--shm-size",
+    ), _OF_LIMITS),
+    **dict.fromkeys(("-d", "--detach"), "starts it in the background, where nobody can ask it: leave it out"),
+    **dict.fromkeys(("-t", "--tty"), "gives it a terminal, which changes what it says: leave it out"),
+    "--env-file": "names a file of variables: leave it out, and give them as `env`",
+    "--pull": "is about a newer image, and that changes only when the backend is changed: leave it out",
+}  # fmt: skip
+_OTHERWISE = "is an option that no container of the gateway has: leave it out"
+# As the engines write names; what is before a tag of one word may not be a place of another kind for podman.
+_reference = re.compile(
+    r"((?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
+    r"(?::([A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?"
+)
+_OTHER_PLACES = frozenset({
+    "containers-storage", "dir", "docker", "docker-archive", "docker-daemon", "oci", "oci-archive", "ostree", "sif",
+    "tarball",
+})  # fmt: skip
+_is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII).fullmatch
+_is_user = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?").fullmatch
+_is_quoted = re.compile(r"[\x00-\x1f\x7f\",:]").search  # with these a path would be read as something else
+_OF_A_MAC = frozenset({"cached", "delegated", "consistent"})  # which change nothing
+MAX_REFERENCE, MAX_MOUNTS = 512, 32
+
+
+class NotRunnable(ValueError):
+    """The command names an image, but says something of its container that none can have. The message says what to
+    do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the node, and where the container has it."""
+
+    source: str
+    target: str
+    is_writable: bool
+
+
+@dataclass(slots=True)
+class ImageRequest:
+    """What a command line asks for. `env`: the variables that it gives a value."""
+
+    name: str = ""
+    tag: str = ""
+    digest: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    mounts: list[Mount] = field(default_factory=list)
+    workdir: str = ""
+    user: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The image as an engine reads it."""
+        return f"{self.name}{f':{self.tag}' if self.tag else ''}{f'@{self.digest}' if self.digest else ''}"
+
+
+def names_image(command: str, args: Sequence[str]) -> bool:
+    """Whether the command line begins as one that starts a container."""
+    return _runner_of(_line(command, args)) is not None
+
+
+def recognised_image(command: str, args: Sequence[str]) -> ImageRequest | None:
+    """None: the command starts no container.
+
+    Raises:
+        NotRunnable: it asks for something that no container of the gateway has.
+    """
+    line = _line(command, args)
+    words = _runner_of(line)
+    return None if words is None else _read(" ".join(words), list(line[len(words) :]))
+
+
+def _line(command: str, args: Sequence[str]) -> tuple[str, ...]:
+    """From the engine on, behind what only starts it; empty where that also gives it what a backend must say itself."""
+    line = plain((command, *args))
+    if line.env or line.cwd or (line.wrappers and any("${" in word for word in line.words)):
+        return ()
+    return (program_name(line.words[0]), *line.words[1:])
+
+
+def _runner_of(line: Sequence[str]) -> tuple[str, ...] | None:
+    return next((words for words in _RUNNERS if tuple(line[: len(words)]) == words), None)
+
+
+def _read(runner: str, waiting: list[str]) -> ImageRequest:
+    request = ImageRequest()
+    while waiting and waiting[0].startswith("-"):
+        word = waiting.pop(0)
+        if word == "--":
+            break
+        for name, value in _options(word):
+            _take(request, runner, name, value, waiting)
+    if not waiting:
+        raise NotRunnable(f"`{runner}` names no image: write its name behind the options")
+    found = _reference.fullmatch(waiting[0]) if len(waiting[0]) <= MAX_REFERENCE else None
+    if found is None or found[1] in _OTHER_PLACES:
+        raise NotRunnable(f"`{runner}`: {_shown(waiting[0])} is not the name of an image, as `NAME:TAG`")
+    request.name, request.tag, request.digest = found[1], found[2] or "", found[3] or ""
+    request.args = tuple(waiting[1:])
+    return request
+
+
+def _options(word: str) -> list[tuple[str, str | None]]:
+    """The options of one word: `-ie` is two. None: without a value in the same word."""
+    if word.startswith("--"):
+        name, has_value, value = word.partition("=")
+        return [(name, value if has_value else None)]
+    found = list[tuple[str, str | None]]()
+    for at, letter in enumerate(word[1:], 2):
+        name = f"-{letter}"
+        if name not in _IDLE:
+            found.append((name, word[at:].removeprefix("=") or None))
+            break
+        found.append((name, None))
+    return found
+
+
+def _take(request: ImageRequest, runner: str, name: str, value: str | None, waiting: list[str]) -> None:
+    """Raises NotRunnable."""
+    if name in _IDLE and value in (None, "true"):
+        return
+    if (option := _WITH_VALUE.get(name)) is None:
+        words = f"{name} {value or (waiting[0] if waiting else '')}" if name in ("--network", "--net") else name
+        raise NotRunnable(f"`{runner} {_shown(words)[1:-1].strip()}` {_WHY_NOT.get(name, _OTHERWISE)}")
+    if value is None:
+        if not waiting:
+            raise NotRunnable(f"`{runner} {name}` needs a value")
+        value = waiting.pop(0)
+    if option == "--env":
+        _take_variable(request, runner, value)
+    elif option == "--volume":
+        request.mounts.append(_mount(f"`{runner} -v {_shown(value)[1:-1]}`", value))
+        if len(request.mounts) > MAX_MOUNTS:
+            raise NotRunnable(f"`{runner}` has more than {MAX_MOUNTS} volumes")
+    elif option == "--workdir":
+        if why_not_inside(value):
+            raise NotRunnable(f"`{runner} -w`: {_shown(value)} is no absolute path in the container")
+        request.workdir = value
+    elif option == "--user":
+        if _is_user(value) is None:
+            raise NotRunnable(f"`{runner} -u`: {_shown(value)} is no user of the container, as `USER` or `USER:GROUP`")
+        request.user = value
+
+
+def _take_variable(request: ImageRequest, runner: str, text: str) -> None:
+    name, has_value, value = text.partition("=")
+    if _is_variable(name) is None:
+        raise NotRunnable(f"`{runner} -e`: a variable is NAME or NAME=VALUE, with letters, digits and `_` in its name")
+    if has_value:  # without one it is that of the backend's `env`
+        request.env[name] = value
+
+
+def _mount(words: str, text: str) -> Mount:
+    """Raises NotRunnable."""
+    source, _, rest = text.partition(":")
+    target, _, options = rest.partition(":")
+    given = {each for each in options.split(",") if each}
+    if not source.startswith("/"):
+        raise NotRunnable(f"{words}: no container has a volume of its engine: name a file or directory of the node")
+    source = source.rstrip("/") or "/"
+    if source.endswith((".sock", ".socket")) or source == "/var/run" or source.startswith("/var/run/"):
+        raise NotRunnable(f"{words}: no container is given a socket of the node: leave it out")
+    if (why := why_not(source)) is not None:
+        raise NotRunnable(f"{words}: the path of the node {why}")
+    if (why := why_not_inside(target)) is not None:
+        raise NotRunnable(f"{words}: the path in the container {why}")
+    if _is_quoted(source) or given - _OF_A_MAC - {"ro", "rw"}:
+        raise NotRunnable(f"{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `\"`")
+    return Mount(source, target, "ro" not in given)
+
+
+def why_not_inside(path: str) -> str | None:
+    """Why nothing can be put at this path of a container; None: it can be."""
+    top = path.split("/")[1:2]
+    if not path.startswith("/") or path.strip("/") == "" or ".." in path.split("/"):
+        return "must be absolute, without `..`, and more than `/`"
+    if top[0] in ("proc", "sys", "dev"):
+        return f"must not be in `/{top[0]}`, which is the kernel's"
+    return "must have no `,`, `:` or `\"` in it" if _is_quoted(path) else None
+
+
+def _shown(text: str) -> str:
+    return ascii(text[:200])
