@@ -4,15 +4,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from app.backends.packages.recognition import image_runner_of, line_of
 from app.jail.sandbox.paths import why_not
-from app.text.command_line import plain, program_name
 
-# The words that a command line begins with. Which of the two it names does not matter: the node has its engine.
-_RUNNERS = tuple((name, *words) for name in ("docker", "podman") for words in (("run",), ("container", "run")))
 _IDLE = frozenset({"-i", "--interactive", "--rm"})  # every container of the gateway is so
 _WITH_VALUE = {
     "-e": "--env", "--env": "--env", "-v": "--volume", "--volume": "--volume", "--name": "--name",
-    "-w": "--workdir", "--workdir": "--workdir", "-u": "--user", "--user": "--user",
+    "--mount": "--mount", "-w": "--workdir", "--workdir": "--workdir", "-u": "--user", "--user": "--user",
 }  # fmt: skip
 _OF_RIGHTS = "gives a container rights over the node, which none has: leave it out"
 _OF_LIMITS = "is a limit of the backend: leave it out, and give its `limits`"
@@ -30,7 +28,7 @@ _WHY_NOT = {
         "--network", "--net", "--network-alias", "--ip", "--dns", "--add-host", "--link", "--hostname", "-h",
     ), _OF_NETWORK),
     **dict.fromkeys(("-p", "--publish", "-P", "--publish-all", "--expose"), _OF_PORTS),
-    **dict.fromkeys(("--mount", "--volumes-from", "--tmpfs", "--volume-driver"), _OF_FILES),
+    **dict.fromkeys(("--volumes-from", "--tmpfs", "--volume-driver"), _OF_FILES),
     **dict.fromkeys((
         "-m", "--memory", "--memory-swap", "--cpus", "-c", "--cpu-shares", "--pids-limit", "--ulimit", "--shm-size",
     ), _OF_LIMITS),
@@ -51,7 +49,7 @@ _OTHER_PLACES = frozenset({
 })  # fmt: skip
 _is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII).fullmatch
 _is_user = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?").fullmatch
-_is_quoted = re.compile(r"[\x00-\x1f\x7f\",:]").search  # with these a path would be read as something else
+is_quoted = re.compile(r"[\x00-\x1f\x7f\",:]").search  # with these a path would be read as something else
 _OF_A_MAC = frozenset({"cached", "delegated", "consistent"})  # which change nothing
 MAX_REFERENCE, MAX_MOUNTS = 512, 32
 
@@ -89,32 +87,15 @@ class ImageRequest:
         return f"{self.name}{f':{self.tag}' if self.tag else ''}{f'@{self.digest}' if self.digest else ''}"
 
 
-def names_image(command: str, args: Sequence[str]) -> bool:
-    """Whether the command line begins as one that starts a container."""
-    return _runner_of(_line(command, args)) is not None
-
-
 def recognised_image(command: str, args: Sequence[str]) -> ImageRequest | None:
     """None: the command starts no container.
 
     Raises:
         NotRunnable: it asks for something that no container of the gateway has.
     """
-    line = _line(command, args)
-    words = _runner_of(line)
+    line = line_of(command, args)
+    words = image_runner_of(line)
     return None if words is None else _read(" ".join(words), list(line[len(words) :]))
-
-
-def _line(command: str, args: Sequence[str]) -> tuple[str, ...]:
-    """From the engine on, behind what only starts it; empty where that also gives it what a backend must say itself."""
-    line = plain((command, *args))
-    if line.env or line.cwd or (line.wrappers and any("${" in word for word in line.words)):
-        return ()
-    return (program_name(line.words[0]), *line.words[1:])
-
-
-def _runner_of(line: Sequence[str]) -> tuple[str, ...] | None:
-    return next((words for words in _RUNNERS if tuple(line[: len(words)]) == words), None)
 
 
 def _read(runner: str, waiting: list[str]) -> ImageRequest:
@@ -163,8 +144,10 @@ def _take(request: ImageRequest, runner: str, name: str, value: str | None, wait
         value = waiting.pop(0)
     if option == "--env":
         _take_variable(request, runner, value)
-    elif option == "--volume":
-        request.mounts.append(_mount(f"`{runner} -v {_shown(value)[1:-1]}`", value))
+    elif option in ("--volume", "--mount"):
+        words = f"`{runner} {name} {_shown(value)[1:-1]}`"
+        source, target, given = (_volume if option == "--volume" else _fields)(words, value)
+        request.mounts.append(_mount(words, source, target, given))
         if len(request.mounts) > MAX_MOUNTS:
             raise NotRunnable(f"`{runner}` has more than {MAX_MOUNTS} volumes")
     elif option == "--workdir":
@@ -185,11 +168,25 @@ def _take_variable(request: ImageRequest, runner: str, text: str) -> None:
         request.env[name] = value
 
 
-def _mount(words: str, text: str) -> Mount:
-    """Raises NotRunnable."""
+def _volume(_: str, text: str) -> tuple[str, str, set[str]]:
+    """SOURCE:TARGET:OPTIONS."""
     source, _, rest = text.partition(":")
     target, _, options = rest.partition(":")
-    given = {each for each in options.split(",") if each}
+    return source, target, {each for each in options.split(",") if each}
+
+
+def _fields(words: str, text: str) -> tuple[str, str, set[str]]:
+    """As `server.json` describes images: type=bind,src=SOURCE,dst=TARGET,readonly. Raises NotRunnable."""
+    fields = dict(each.partition("=")[::2] for each in text.split(","))
+    source, target = fields.pop("source", fields.pop("src", "")), fields.pop("target", "")
+    target = target or fields.pop("destination", fields.pop("dst", ""))
+    if fields.pop("type", "volume") != "bind" or fields.keys() - {"readonly", "ro"} or {*fields.values()} - {"", "true"}:
+        raise NotRunnable(f"{words} {_OF_FILES}")
+    return source, target, {"ro"} if fields else set()
+
+
+def _mount(words: str, source: str, target: str, given: set[str]) -> Mount:
+    """Raises NotRunnable."""
     if not source.startswith("/"):
         raise NotRunnable(f"{words}: no container has a volume of its engine: name a file or directory of the node")
     source = source.rstrip("/") or "/"
@@ -199,7 +196,7 @@ def _mount(words: str, text: str) -> Mount:
         raise NotRunnable(f"{words}: the path of the node {why}")
     if (why := why_not_inside(target)) is not None:
         raise NotRunnable(f"{words}: the path in the container {why}")
-    if _is_quoted(source) or given - _OF_A_MAC - {"ro", "rw"}:
+    if is_quoted(source) or given - _OF_A_MAC - {"ro", "rw"}:
         raise NotRunnable(f"{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `\"`")
     return Mount(source, target, "ro" not in given)
 
@@ -211,7 +208,7 @@ def why_not_inside(path: str) -> str | None:
         return "must be absolute, without `..`, and more than `/`"
     if top[0] in ("proc", "sys", "dev"):
         return f"must not be in `/{top[0]}`, which is the kernel's"
-    return "must have no `,`, `:` or `\"` in it" if _is_quoted(path) else None
+    return "must have no `,`, `:` or `\"` in it" if is_quoted(path) else None
 
 
 def _shown(text: str) -> str:

@@ -28,5 +28,5 @@ async def open_packages(
         log.info("removed %d packages that were half installed", left)
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     workshop = Workshop(sandboxes, finder, opening.metrics)
-    registries = RegistrySettings(settings.npm_registry, settings.pypi_index)
+    registries = RegistrySettings(settings.npm_registry, settings.pypi_index, settings.container_engine)
     return Packages(store, workshop, PackageRepository(records.database), registries, in_use)

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -22,11 +23,12 @@ from app.domain import Limits
 from app.domain.resources.guides import GUIDES
 from app.domain.resources.recipes import RECIPES
 from app.errors import SettingsError
-from app.jail.sandbox.sandboxes import Sandboxes
+from app.jail.sandbox.sandboxes import Sandboxes, no_containers
 from app.limits.descriptors import ProcessRoom, due_to_clients
 from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
+from app.node.parts.containers import open_containers
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
 from app.node.parts.packages import open_packages
@@ -45,6 +47,9 @@ from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
 
+if TYPE_CHECKING:
+    from app.backends.images.containers import Containers
+
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 
 log = logging.getLogger(__name__)
@@ -53,12 +58,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions; `upstreams` has
-    the sessions with servers elsewhere. `packages` installs what commands name. `catalog` knows what all of them offer,
+    the sessions with servers elsewhere. `packages` installs what commands name, `containers` starts images. `catalog` knows what all of them offer,
     `knowledge` what administrators have written for their users, `toolsets` who uses several of them. `budgets`: how
     many processes a tenant may start; `memory` ends those that are too much. `shares`: of the event loop."""
 
     sandboxes: Sandboxes
     packages: Packages
+    containers: "Containers | None"
     supervisor: Supervisor
     budgets: TenantBudgets
     memory: TenantMemory
@@ -77,7 +83,9 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
-    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of)
+    containers = await open_containers(opening)
+    contain = no_containers if containers is None else containers.contain
+    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of, contain)
     packages = await open_packages(opening, records, sandboxes, lambda: _folders_in_use(supervisor))
     options = SupervisorOptions(
         confiner=sandboxes,
@@ -120,6 +128,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     return Processes(
         sandboxes,
         packages,
+        containers,
         supervisor,
         budgets,
         memory,

@@ -19,7 +19,7 @@ from app.jail.sandbox.machine import examine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.probes.probing import Probing
 from app.jail.sandbox.probes.targets import targets_of
-from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes
+from app.jail.sandbox.sandboxes import GUARANTEES, Contain, Sandboxes, no_containers
 from app.jail.sandbox.uids import uid_of
 from app.jail.spawner.client import SpawnerClient
 from app.node.parts.opening import Opening
@@ -29,8 +29,11 @@ from app.settings.settings import Settings
 log = logging.getLogger(__name__)
 
 
-async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | None]) -> Sandboxes:
-    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together.
+async def open_sandboxes(
+    opening: Opening, memory_mb_of: Callable[[str], int | None], contain: Contain = no_containers
+) -> Sandboxes:
+    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together. `contain`:
+    what starts images.
 
     Raises:
         SpawnFailed: no process can be started at all.
@@ -51,7 +54,8 @@ async def open_sandboxes(opening: Opening, memory_mb_of: Callable[[str], int | N
             reports = await probing.until_one_holds(machine.tiers)
     finally:
         await spawner.aclose()
-    sandboxes = Sandboxes(machine, Composer(machine, finder, egress), settings.sandbox, reports, memory_mb_of)
+    composer = Composer(machine, finder, egress)
+    sandboxes = Sandboxes(machine, composer, settings.sandbox, reports, memory_mb_of, contain)
     opening.metrics.sandbox_tier.set(sandboxes.tier)
     enforced = sandboxes.profile(BackendSpec("", "", "")).enforced
     for guarantee in GUARANTEES:

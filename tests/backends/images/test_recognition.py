@@ -4,7 +4,8 @@ import shlex
 
 import pytest
 
-from app.backends.images.recognition import MAX_MOUNTS, Mount, NotRunnable, names_image, recognised_image
+from app.backends.images.recognition import MAX_MOUNTS, Mount, NotRunnable, recognised_image
+from app.backends.packages.recognition import names_package
 
 DIGEST = "sha256:" + "a" * 64
 FORMS = [
@@ -27,7 +28,7 @@ def test_an_image_is_recognised(line, reference, args):
     found = recognised_image(command, rest)
     assert found is not None
     assert (found.reference, found.args) == (reference, args)
-    assert names_image(command, rest)
+    assert names_package(command, rest)
 
 
 def read(line: str):
@@ -38,6 +39,7 @@ def read(line: str):
 def test_what_the_line_says_of_the_container_is_kept():
     found = read(
         "docker run -ie A=b=c --env=D= -e E -e=F=g -v /srv/a:/a:ro -v/srv/b/:/b --volume /srv/c:/c:rw,cached "
+        "--mount type=bind,src=/srv/d,dst=/d,readonly --mount=type=bind,source=/srv/e,target=/e "
         "--name x -w /work --user 1000:100 img arg"
     )
     assert found.env == {"A": "b=c", "D": "", "F": "g"}
@@ -45,19 +47,21 @@ def test_what_the_line_says_of_the_container_is_kept():
         Mount("/srv/a", "/a", is_writable=False),
         Mount("/srv/b", "/b", is_writable=True),
         Mount("/srv/c", "/c", is_writable=True),
+        Mount("/srv/d", "/d", is_writable=False),
+        Mount("/srv/e", "/e", is_writable=True),
     ]
     assert (found.workdir, found.user, found.reference, found.args) == ("/work", "1000:100", "img", ("arg",))
     assert (found.name, found.tag, found.digest) == ("img", "", "")
 
 
 @pytest.mark.parametrize("line", [
-    "docker", "docker ps", "docker compose run x", "npx docker", "node docker run x", "bash -c 'A=b docker run x'",
+    "docker", "docker ps", "docker compose run x", "node docker run x", "bash -c 'A=b docker run x'",
     "sh -c 'cd /srv && docker run x'", "env A=b docker run x", "bash -c 'docker run x | tee log'",
 ])  # fmt: skip
 def test_what_starts_no_container_is_no_image(line):
     assert read(line) is None
     command, *rest = shlex.split(line)
-    assert not names_image(command, rest)
+    assert not names_package(command, rest)
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -74,7 +78,12 @@ def test_what_starts_no_container_is_no_image(line):
     ("docker run -i -p8080:80 x", "`docker run -p` opens a port"),
     ("docker run -it --rm x", "`docker run -t` gives it a terminal"),
     ("docker run -dit x", "`docker run -d` starts it in the background"),
-    ("docker run -i --mount type=bind,source=/,target=/x x", "write `-v DIRECTORY:TARGET[:ro]`"),
+    ("docker run -i --mount type=bind,source=/,target=/x x", "cannot be opened"),
+    ("docker run -i --mount type=volume,source=/srv/a,target=/x x", "write `-v DIRECTORY:TARGET[:ro]`"),
+    ("docker run -i --mount source=/srv/a,target=/x x", "write `-v DIRECTORY:TARGET[:ro]`"),
+    ("docker run -i --mount type=bind,src=/srv/a,dst=/x,bind-propagation=shared x", "write `-v DIRECTORY"),
+    ("docker run -i --mount type=bind,src=/srv/a,dst=/x,ro=false x", "write `-v DIRECTORY"),
+    ("docker run -i --tmpfs /x x", "write `-v DIRECTORY:TARGET[:ro]`"),
     ("docker run -i -m 1g x", "give its `limits`"),
     ("docker run -i --env-file .env x", "give them as `env`"),
     ("docker run -i --pull=always x", "leave it out"),

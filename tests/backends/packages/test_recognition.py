@@ -51,7 +51,7 @@ def test_a_version_of_python_is_recognised():
 
 
 @pytest.mark.parametrize("line", [
-    "node server.js", "npm start", "uv run server.py", "python -m notes", "docker run notes", "bash -c 'A=b npx a'",
+    "node server.js", "npm start", "uv run server.py", "python -m notes", "bash -c 'A=b npx a'",
     "sh -c 'cd /srv && npx a'", "env A=b npx a", "sh -c 'npx a $HOME'", "bash -c 'npx a | tee log'",
 ])  # fmt: skip
 def test_what_is_there_already_is_no_package(line):
