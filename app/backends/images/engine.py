@@ -67,11 +67,15 @@ class Engine:
         return os.path.abspath(found)
 
     @cached_property
+    def version(self) -> str:
+        """As it says it, in one line. Raises EngineFailed."""
+        return _told(self._ask(["--version"]))
+
+    @cached_property
     def kind(self) -> Kind:
         """What it is, whatever it is called. Raises EngineFailed."""
-        said = self._ask(["--version"])
-        if (found := re.search(r"(?i)\b(podman|docker)\b", said)) is None:
-            raise EngineFailed(f"CONTAINER_ENGINE is {self.name!r}, which is neither podman nor docker: {_told(said)}")
+        if (found := re.search(r"(?i)\b(podman|docker)\b", self.version)) is None:
+            raise EngineFailed(f"CONTAINER_ENGINE is {self.name!r}, which is neither podman nor docker: {self.version}")
         return "podman" if found[1].lower() == "podman" else "docker"
 
     def environment(self, names: Iterable[str] = _OWN) -> dict[str, str]:
