@@ -18,6 +18,7 @@ from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_odd_messages import FAULTS_OF_ODD_MESSAGES
 from tests.mutations.faults_of_openapi import FAULTS_OF_OPENAPI
+from tests.mutations.faults_of_images import FAULTS_OF_IMAGES
 from tests.mutations.faults_of_packages import FAULTS_OF_PACKAGES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
@@ -610,6 +611,7 @@ FAULTS = (
     *FAULTS_OF_LIMITS,
     *FAULTS_OF_NAMESPACES,
     *FAULTS_OF_NODES,
+    *FAULTS_OF_IMAGES,
     *FAULTS_OF_PACKAGES,
     *FAULTS_OF_ADMINISTRATION,
     *FAULTS_OF_BACKENDS,
