@@ -12,13 +12,13 @@ from tests.mutations.faults_of_changes import FAULTS_OF_CHANGES
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
 from tests.mutations.faults_of_groups import FAULTS_OF_GROUPS
+from tests.mutations.faults_of_images import FAULTS_OF_IMAGES
 from tests.mutations.faults_of_inspections import FAULTS_OF_INSPECTIONS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
 from tests.mutations.faults_of_nodes import FAULTS_OF_NODES
 from tests.mutations.faults_of_odd_messages import FAULTS_OF_ODD_MESSAGES
 from tests.mutations.faults_of_openapi import FAULTS_OF_OPENAPI
-from tests.mutations.faults_of_images import FAULTS_OF_IMAGES
 from tests.mutations.faults_of_packages import FAULTS_OF_PACKAGES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS

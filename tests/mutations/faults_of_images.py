@@ -10,8 +10,8 @@ _CONTAINER, _ENGINE = "app/backends/images/_container.py", "app/backends/images/
 FAULTS_OF_IMAGES = (
     Fault("a container is given a path that no sandbox opens", _LINES, "if (why := why_not(source)) is not None:", "if False:", LINES),
     Fault("an image may be a place of another kind", _LINES, " or found[1] in _OTHER_PLACES:", ":", LINES),
-    Fault("a path may end what an engine reads", _LINES, "if is_quoted(source) or given", "if given", LINES),
-    Fault("links lead a container to what no sandbox opens", _CONTAINERS, "Mount(_plain(real[each.source]),", "Mount(_plain(each.source),", CONTAINERS),
+    Fault("a path may end what an engine reads", _LINES, "if is_quoted(source) or others", "if others", LINES),
+    Fault("links lead a container to what no sandbox opens", _CONTAINERS, "_plain(Mount(real[each.source],", "_plain(Mount(each.source,", CONTAINERS),
     Fault("a socket of the node is mounted", _CONTAINERS, "if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):", "if False:", CONTAINERS),
     Fault("a container keeps its capabilities", _CONTAINER, '"--cap-drop=ALL",', "", CONTAINERS),
     Fault("a container may gain privileges", _CONTAINER, '"--security-opt=no-new-privileges", ', "", CONTAINERS),

@@ -46,7 +46,7 @@ def remove(names):
 
 
 def run(words):
-    options = [word for word in words[: next(at for at, word in enumerate(words) if word.startswith("sha256:"))]]
+    options = words[: next(at for at, word in enumerate(words) if word.startswith("sha256:"))]
     found, args = image(words[len(options)]), words[len(options) + 1 :]
     values = dict(each.partition("=")[::2] for each in options)
     lines = Path(values["--env-file"]).read_text().splitlines()

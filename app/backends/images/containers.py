@@ -28,11 +28,11 @@ from app.backends.images.recognition import ImageRequest, Mount, NotRunnable, is
 from app.domain import BackendSpec
 from app.jail.sandbox.composer import Confined
 from app.jail.sandbox.needs import NeedsFinder
+from app.jail.sandbox.sandboxes import CONTAINER_STAGE
 from app.jail.sandbox.tiers import Profile
 from app.jail.spawner.client import Command, SpawnFailed
 from app.jail.spawner.wire import INNER_VARIABLES_FD, Confinement
 
-_STAGE = "container engine"
 _LOOK_S = 600.0  # how soon a container is found that was made when its client had been killed already
 _KNOWN = 256  # images whose volumes are remembered
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
@@ -47,7 +47,7 @@ class Containers:
         self._engine, self._finder, self._folder = engine, finder, folder
         self._node = secrets.token_hex(8)
         self._mark: int | None = None  # a locked file, from the first container on
-        self._lock = threading.Lock()  # of the file and of the images: containers are started by threads
+        self._lock = threading.Lock()  # of the file and of the images: containers are made ready by threads
         self._images: dict[str, Image] = {}
         self._live, self._ended = set[str](), set[str]()
         self._has_ended = anyio.Event()
@@ -66,31 +66,34 @@ class Containers:
             if request is None:
                 raise NotRunnable("its command line starts no container any more")
             text = text_of(variables_of(spec, request))
-            command = await anyio.to_thread.run_sync(self._command, spec, request, spec.package.lock)
+            name = f"trunkline-{secrets.token_hex(16)}"
+            command = await anyio.to_thread.run_sync(self._command, spec, request, spec.package.lock, name)
         except (EngineFailed, NotRunnable, ValueError, OSError) as error:
-            raise SpawnFailed(getattr(error, "errno", None) or errno.ENOENT, _STAGE, str(error)) from error
+            raise SpawnFailed(getattr(error, "errno", None) or errno.ENOENT, CONTAINER_STAGE, str(error)) from error
         command.confinement["inner_texts"] = {str(INNER_VARIABLES_FD): text}
-        name = next(each.partition("=")[2] for each in command.argv if each.startswith("--name="))
         self._live.add(name)
-        return Confined(command, profile, on_close=partial(self._over, name), forbidden=self._finder.forbidden)
+        return Confined(command, profile, forbidden=self._finder.forbidden, on_close=partial(self._over, name))
 
-    def _command(self, spec: BackendSpec, request: ImageRequest, identity: str) -> Command:
+    def _command(self, spec: BackendSpec, request: ImageRequest, identity: str, name: str) -> Command:
+        """Raises EngineFailed, NotRunnable, OSError, SpawnFailed."""
         self._say_it_lives()
-        image = self._image(request, identity)
+        image, mounts, most = self._image(request, identity), self._mounts(spec, request), dict(_most())
+        container = Container(name, self._node, identity, image.volumes, mounts, most)
+        words = words_of(self._engine.kind, spec, request, container, f"/dev/fd/{INNER_VARIABLES_FD}")
+        return Command([self._engine.program, *words], self._engine.environment(), confinement=Confinement())
+
+    def _mounts(self, spec: BackendSpec, request: ImageRequest) -> list[Mount]:
+        """What the backend's sandbox declares, at its own place, and what the line does. Raises as `_command`."""
         sandbox, declared = spec.sandbox, request.mounts
-        read = (*sandbox.read, *(each.source for each in declared if not each.is_writable))
-        write = (*sandbox.write, *(each.source for each in declared if each.is_writable))
-        real = self._finder.opened(read, write)
         wanted = [
             *(Mount(each, each, is_writable=False) for each in sandbox.read),
             *(Mount(each, each, is_writable=True) for each in sandbox.write),
             *declared,
         ]
-        mounts = [Mount(_plain(real[each.source]), each.target, each.is_writable) for each in wanted]
-        name, most = f"trunkline-{secrets.token_hex(16)}", dict(_most())
-        container = Container(name, self._node, identity, image.volumes, mounts, most)
-        words = words_of(self._engine.kind, spec, request, container, f"/dev/fd/{INNER_VARIABLES_FD}")
-        return Command([self._engine.program, *words], self._engine.environment(), confinement=Confinement())
+        read = tuple(each.source for each in wanted if not each.is_writable)
+        write = tuple(each.source for each in wanted if each.is_writable)
+        real = self._finder.opened(read, write)
+        return [_plain(Mount(real[each.source], each.target, each.is_writable)) for each in wanted]
 
     def _image(self, request: ImageRequest, identity: str) -> Image:
         """Raises EngineFailed."""
@@ -187,21 +190,20 @@ class Containers:
 
 def _is_free(mark: Path) -> bool:
     """Whether the node that has made it is gone: the kernel releases the lock, however it died."""
-    with suppress(OSError):
-        with mark.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with suppress(OSError), mark.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
 
 
-def _plain(path: str) -> str:
-    """A file or directory that may be mounted as it is written. Raises OSError, NotRunnable."""
-    mode = os.stat(path).st_mode
+def _plain(mount: Mount) -> Mount:
+    """Raises OSError, NotRunnable: it cannot be mounted as it is written."""
+    mode = os.stat(mount.source).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise NotRunnable(f"{path!r} is a socket or a device of the node: no container is given one")
-    if is_quoted(path):
-        raise NotRunnable(f"{path!r} has `,`, `:` or `\"` in it: no container can be given that")
-    return path
+        raise NotRunnable(f"{mount.source!r} is a socket or a device of the node: no container is given one")
+    if is_quoted(mount.source) or is_quoted(mount.target):
+        raise NotRunnable(f"{mount.source!r} has `,`, `:` or `\"` in it: no container can be given that")
+    return mount
 
 
 def _most() -> Iterator[tuple[str, int]]:

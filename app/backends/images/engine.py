@@ -19,7 +19,7 @@ from app.text.redaction import without_credentials
 from app.text.terminal.text import printable
 
 Kind = Literal["podman", "docker"]
-ASK_S = 20.0
+ASK_S, REMOVE_S = 20.0, 2.0  # and so much more for each container
 MAX_TOLD = 600  # characters of what it has said that are passed on
 MAX_VOLUMES = 16
 _OUTPUT = 1 << 20
@@ -104,13 +104,13 @@ class Engine:
         if names:
             own = ["--ignore", "--time=0"] if self.kind == "podman" else []
             try:
-                self._ask(["rm", "--force", "--volumes", *own, "--", *names])
+                self._ask(["rm", "--force", "--volumes", *own, "--", *names], ASK_S + REMOVE_S * len(names))
             except EngineFailed as error:
                 if "no such container" not in str(error).lower():
                     raise
 
-    def _ask(self, words: Sequence[str], seconds: float = ASK_S, names: Iterable[str] = _OWN) -> str:
-        what = f"`{os.path.basename(self.name)} {words[0]}`"
+    def _ask(self, words: Sequence[str], seconds: float | None = None, names: Iterable[str] = _OWN) -> str:
+        what, seconds = f"`{os.path.basename(self.name)} {words[0]}`", seconds or ASK_S
         try:
             done = subprocess.run(  # noqa: S603 - no shell, and no word that could be an option
                 [self.program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False,

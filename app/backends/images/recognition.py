@@ -1,17 +1,13 @@
 """Which image a command line such as `docker run -i --rm IMAGE` stands for, and what it says of the container. Pure."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from app.backends.packages.recognition import image_runner_of, line_of
 from app.jail.sandbox.paths import why_not
 
 _IDLE = frozenset({"-i", "--interactive", "--rm"})  # every container of the gateway is so
-_WITH_VALUE = {
-    "-e": "--env", "--env": "--env", "-v": "--volume", "--volume": "--volume", "--name": "--name",
-    "--mount": "--mount", "-w": "--workdir", "--workdir": "--workdir", "-u": "--user", "--user": "--user",
-}  # fmt: skip
 _OF_RIGHTS = "gives a container rights over the node, which none has: leave it out"
 _OF_LIMITS = "is a limit of the backend: leave it out, and give its `limits`"
 _OF_NETWORK = "is about the network, which a container has as its backend's `sandbox.network` says: leave it out"
@@ -110,7 +106,7 @@ def _read(runner: str, waiting: list[str]) -> ImageRequest:
         raise NotRunnable(f"`{runner}` names no image: write its name behind the options")
     found = _reference.fullmatch(waiting[0]) if len(waiting[0]) <= MAX_REFERENCE else None
     if found is None or found[1] in _OTHER_PLACES:
-        raise NotRunnable(f"`{runner}`: {_shown(waiting[0])} is not the name of an image, as `NAME:TAG`")
+        raise NotRunnable(f"`{runner}`: `{_shown(waiting[0])}` is not the name of an image, as `NAME:TAG`")
     request.name, request.tag, request.digest = found[1], found[2] or "", found[3] or ""
     request.args = tuple(waiting[1:])
     return request
@@ -135,81 +131,93 @@ def _take(request: ImageRequest, runner: str, name: str, value: str | None, wait
     """Raises NotRunnable."""
     if name in _IDLE and value in (None, "true"):
         return
-    if (option := _WITH_VALUE.get(name)) is None:
+    if (take := _TAKE.get(name)) is None:
         words = f"{name} {value or (waiting[0] if waiting else '')}" if name in ("--network", "--net") else name
-        raise NotRunnable(f"`{runner} {_shown(words)[1:-1].strip()}` {_WHY_NOT.get(name, _OTHERWISE)}")
+        raise NotRunnable(f"`{runner} {_shown(words).strip()}` {_WHY_NOT.get(name, _OTHERWISE)}")
     if value is None:
         if not waiting:
             raise NotRunnable(f"`{runner} {name}` needs a value")
         value = waiting.pop(0)
-    if option == "--env":
-        _take_variable(request, runner, value)
-    elif option in ("--volume", "--mount"):
-        words = f"`{runner} {name} {_shown(value)[1:-1]}`"
-        source, target, given = (_volume if option == "--volume" else _fields)(words, value)
-        request.mounts.append(_mount(words, source, target, given))
-        if len(request.mounts) > MAX_MOUNTS:
-            raise NotRunnable(f"`{runner}` has more than {MAX_MOUNTS} volumes")
-    elif option == "--workdir":
-        if why_not_inside(value):
-            raise NotRunnable(f"`{runner} -w`: {_shown(value)} is no absolute path in the container")
-        request.workdir = value
-    elif option == "--user":
-        if _is_user(value) is None:
-            raise NotRunnable(f"`{runner} -u`: {_shown(value)} is no user of the container, as `USER` or `USER:GROUP`")
-        request.user = value
+    take(request, f"{runner} {name}", value)
 
 
-def _take_variable(request: ImageRequest, runner: str, text: str) -> None:
+def _take_nothing(request: ImageRequest, option: str, text: str) -> None:
+    """Each container has a name of the gateway's own."""
+
+
+def _take_variable(request: ImageRequest, option: str, text: str) -> None:
     name, has_value, value = text.partition("=")
     if _is_variable(name) is None:
-        raise NotRunnable(f"`{runner} -e`: a variable is NAME or NAME=VALUE, with letters, digits and `_` in its name")
+        raise NotRunnable(f"`{option}`: a variable is NAME or NAME=VALUE, with letters, digits and `_` in its name")
     if has_value:  # without one it is that of the backend's `env`
         request.env[name] = value
 
 
-def _volume(_: str, text: str) -> tuple[str, str, set[str]]:
+def _take_directory(request: ImageRequest, option: str, text: str) -> None:
+    if text != "/" and why_not_inside(text):
+        raise NotRunnable(f"`{option}`: `{_shown(text)}` is no absolute path in the container")
+    request.workdir = text
+
+
+def _take_user(request: ImageRequest, option: str, text: str) -> None:
+    if _is_user(text) is None:
+        raise NotRunnable(f"`{option}`: `{_shown(text)}` is no user of the container, as `USER` or `USER:GROUP`")
+    request.user = text
+
+
+def _take_volume(request: ImageRequest, option: str, text: str) -> None:
     """SOURCE:TARGET:OPTIONS."""
     source, _, rest = text.partition(":")
     target, _, options = rest.partition(":")
-    return source, target, {each for each in options.split(",") if each}
+    given = {each for each in options.split(",") if each}
+    _add(request, f"`{option} {_shown(text)}`", Mount(source, target, "ro" not in given), given - {"ro", "rw"})
 
 
-def _fields(words: str, text: str) -> tuple[str, str, set[str]]:
-    """As `server.json` describes images: type=bind,src=SOURCE,dst=TARGET,readonly. Raises NotRunnable."""
+def _take_mount(request: ImageRequest, option: str, text: str) -> None:
+    """As `server.json` describes images: type=bind,src=SOURCE,dst=TARGET,readonly."""
+    words = f"`{option} {_shown(text)}`"
     fields = dict(each.partition("=")[::2] for each in text.split(","))
     source, target = fields.pop("source", fields.pop("src", "")), fields.pop("target", "")
     target = target or fields.pop("destination", fields.pop("dst", ""))
-    if fields.pop("type", "volume") != "bind" or fields.keys() - {"readonly", "ro"} or {*fields.values()} - {"", "true"}:
+    if fields.pop("type", "volume") != "bind" or not {*fields.values()} <= {"", "true"}:
         raise NotRunnable(f"{words} {_OF_FILES}")
-    return source, target, {"ro"} if fields else set()
+    _add(request, words, Mount(source, target, not fields), fields.keys() - {"readonly", "ro"})
 
 
-def _mount(words: str, source: str, target: str, given: set[str]) -> Mount:
+def _add(request: ImageRequest, words: str, mount: Mount, others: set[str]) -> None:
     """Raises NotRunnable."""
+    source = mount.source.rstrip("/") or mount.source[:1]
     if not source.startswith("/"):
         raise NotRunnable(f"{words}: no container has a volume of its engine: name a file or directory of the node")
-    source = source.rstrip("/") or "/"
     if source.endswith((".sock", ".socket")) or source == "/var/run" or source.startswith("/var/run/"):
         raise NotRunnable(f"{words}: no container is given a socket of the node: leave it out")
     if (why := why_not(source)) is not None:
         raise NotRunnable(f"{words}: the path of the node {why}")
-    if (why := why_not_inside(target)) is not None:
+    if (why := why_not_inside(mount.target)) is not None:
         raise NotRunnable(f"{words}: the path in the container {why}")
-    if is_quoted(source) or given - _OF_A_MAC - {"ro", "rw"}:
+    if is_quoted(source) or others - _OF_A_MAC:
         raise NotRunnable(f"{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `\"`")
-    return Mount(source, target, "ro" not in given)
+    if len(request.mounts) == MAX_MOUNTS:
+        raise NotRunnable(f"{words}: a container has at most {MAX_MOUNTS} volumes")
+    request.mounts.append(replace(mount, source=source))
+
+
+_TAKE: Mapping[str, Callable[[ImageRequest, str, str], None]] = {
+    **dict.fromkeys(("-e", "--env"), _take_variable), **dict.fromkeys(("-v", "--volume"), _take_volume),
+    "--mount": _take_mount, **dict.fromkeys(("-w", "--workdir"), _take_directory),
+    **dict.fromkeys(("-u", "--user"), _take_user), "--name": _take_nothing,
+}  # fmt: skip
 
 
 def why_not_inside(path: str) -> str | None:
     """Why nothing can be put at this path of a container; None: it can be."""
-    top = path.split("/")[1:2]
-    if not path.startswith("/") or path.strip("/") == "" or ".." in path.split("/"):
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if not path.startswith("/") or ".." in parts or not parts:
         return "must be absolute, without `..`, and more than `/`"
-    if top[0] in ("proc", "sys", "dev"):
-        return f"must not be in `/{top[0]}`, which is the kernel's"
+    if parts[0] in ("proc", "sys", "dev"):
+        return f"must not be in `/{parts[0]}`, which is the kernel's"
     return "must have no `,`, `:` or `\"` in it" if is_quoted(path) else None
 
 
 def _shown(text: str) -> str:
-    return ascii(text[:200])
+    return ascii(text[:200])[1:-1]

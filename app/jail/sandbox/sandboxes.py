@@ -1,5 +1,6 @@
 """Sandboxes: how the processes of this node are confined, and what that is worth."""
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from app.jail.sandbox.composer import Composer, Confined, Place, group_name, unc
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.probes.prober import TierReport, best_tier
 from app.jail.sandbox.tiers import PORTS_ONLY, PROBED_AS, WEAKER, Profile, Tier, promised
+from app.jail.spawner.client import SpawnFailed
 
 Platform = Literal["auto", "require"]  # the setting SANDBOX
 
@@ -30,6 +32,7 @@ def effective(sandbox: Sandbox, platform: Platform, *, tenant_exempt: bool) -> S
 GUARANTEES: tuple[Guarantee, ...] = ("files", "network", "memory", "pids", "processes")
 
 CONTAINED = "a container engine confines it, which no probe has tried"
+CONTAINER_STAGE = "container engine"  # of a report that no container was started
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +45,9 @@ Contain = Callable[[BackendSpec, Profile], Awaitable[Confined]]
 
 
 async def no_containers(spec: BackendSpec, profile: Profile) -> Confined:
-    """On a node without a container engine. Raises SandboxUnavailable."""
-    words = "it runs in a container, and this node has no engine for those (CONTAINER_ENGINE)"
-    raise SandboxUnavailable(words)
+    """On a node without a container engine. Raises SpawnFailed."""
+    words = f"{spec.name} runs in a container, and this node has no engine for those (CONTAINER_ENGINE)"
+    raise SpawnFailed(errno.ENOENT, CONTAINER_STAGE, words)
 
 
 class Sandboxes:

@@ -28,10 +28,9 @@ from app.limits.descriptors import ProcessRoom, due_to_clients
 from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
-from app.node.parts.containers import open_containers
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
-from app.node.parts.packages import open_packages
+from app.node.parts.packages import open_containers, open_packages
 from app.node.parts.records import Records
 from app.node.parts.sandboxing import open_sandboxes
 from app.node.parts.upstreams import open_upstreams

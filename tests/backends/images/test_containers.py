@@ -175,9 +175,10 @@ async def test_what_no_sandbox_opens_no_container_has_also_behind_a_link(engine,
 
 async def test_an_image_that_is_not_here_is_not_pulled_by_a_start(engine, running):
     engine.add("localhost/echo", *python("echo"), here=False)
-    with pytest.raises(BackendExited, match="its image localhost/echo is not on this node as it was registered") as caught:
+    with pytest.raises(BackendExited, match="the container engine of the node could not start its image") as caught:
         await running.spawn(spec_of(IDENTITY), lambda gone: None)
     assert not caught.value.started
+    assert "its image localhost/echo is not on this node as it was registered" in caught.value.stderr[0]
     assert engine.containers == []
 
 
