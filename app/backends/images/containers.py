@@ -144,7 +144,7 @@ class Containers:
             with anyio.CancelScope(shield=True):  # bounded by the engine's own time-out
                 await anyio.to_thread.run_sync(self._remove, names, waiting.cancelled_caught)
 
-    def _remove(self, names: Sequence[str], is_searching: bool) -> None:  # noqa: FBT001 - to a thread
+    def _remove(self, names: Sequence[str], is_searching: bool) -> None:
         """What cannot be removed now is found by a later search."""
         try:
             if is_searching and self._mark is not None:

@@ -112,7 +112,7 @@ class Engine:
     def _ask(self, words: Sequence[str], seconds: float | None = None, names: Iterable[str] = _OWN) -> str:
         what, seconds = f"`{os.path.basename(self.name)} {words[0]}`", seconds or ASK_S
         try:
-            done = subprocess.run(  # noqa: S603 - no shell, and no word that could be an option
+            done = subprocess.run(
                 [self.program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False,
                 env=self.environment(names), cwd="/", start_new_session=True,
             )  # fmt: skip
