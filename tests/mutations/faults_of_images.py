@@ -16,7 +16,7 @@ FAULTS_OF_IMAGES = (
     Fault("a container keeps its capabilities", _CONTAINER, '"--cap-drop=ALL",', "", CONTAINERS),
     Fault("a container may gain privileges", _CONTAINER, '"--security-opt=no-new-privileges", ', "", CONTAINERS),
     Fault("a start pulls an image", _CONTAINER, '"--pull=never", ', "", CONTAINERS),
-    Fault("podman makes places to write to that have no limit", _CONTAINER, '["--read-only-tmpfs=false"] if', "[] if", CONTAINERS),
+    Fault("podman makes places to write to that have no limit", _CONTAINER, '("--read-only-tmpfs=false", ', '(', CONTAINERS),
     Fault("the engine's client has the gateway's environment", _ENGINE, "for name in names if os.environ.get(name)}", "for name in os.environ}", CONTAINERS),
     Fault("a container outlives its client", _CONTAINERS, "self._ended.add(name)", "pass", CONTAINERS),
     Fault("the containers of a node that lives are removed", _CONTAINERS, "if _is_node(name) and _is_free(self._folder / name):", "if _is_node(name):", CONTAINERS),

@@ -8,6 +8,8 @@ from app.backends.images.recognition import ImageRequest, Mount
 from app.domain import HOME_WORD, BackendSpec
 
 TEMPORARY = "/tmp"  # noqa: S108 - of the container
+# Else it would make places to write to that have no limit, and look for a key in messages that ends a session.
+_OF_PODMAN = ("--read-only-tmpfs=false", "--detach-keys=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ def words_of(kind: Kind, spec: BackendSpec, request: ImageRequest, container: Co
         f"--label={NODE_LABEL}={container.node}", f"--label={BACKEND_LABEL}={spec.tenant}/{spec.name}",
         "--log-driver=none", "--no-healthcheck", "--network=none", "--cap-drop=ALL",
         "--security-opt=no-new-privileges", "--read-only", f"--env-file={variables}",
-        *(["--read-only-tmpfs=false"] if kind == "podman" else []),
+        *(_OF_PODMAN if kind == "podman" else ()),
         *_limits(kind, spec, container.most),
         *_files(kind, spec, container),
         *([f"--workdir={request.workdir}"] if request.workdir else []),

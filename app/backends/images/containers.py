@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 import anyio
@@ -169,7 +170,7 @@ class Containers:
 
     def clean(self) -> int:
         """Removes what nodes have left that were killed; returns of how many. Blocks."""
-        return sum(map(self._removed, list(self._left())))
+        return sum(1 for _ in takewhile(self._removed, self._left()))
 
     def _left(self) -> Iterator[str]:
         with suppress(FileNotFoundError):

@@ -86,8 +86,8 @@ def test_a_container_has_no_rights_no_network_and_a_root_that_it_cannot_change()
         ):  # fmt: skip
             assert each in found, each
         assert found[-1] == f"sha256:{IDENTITY}"
-    assert "--read-only-tmpfs=false" in words("podman")
-    assert "--read-only-tmpfs=false" not in words("docker")
+    assert {"--read-only-tmpfs=false", "--detach-keys="} <= set(words("podman"))
+    assert not {"--read-only-tmpfs=false", "--detach-keys="} & set(words("docker"))
     assert {"--ulimit=nofile=1000:1000", "--ulimit=nproc=50:50"} <= set(words("podman"))
     assert [each for each in words("docker") if "ulimit" in each] == ["--ulimit=nofile=4096:4096"]
 
