@@ -31,7 +31,7 @@ _HINTS = {
 _OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
 _NO_SANDBOX = "the sandbox of the backend could not be made"
 _NO_CONTAINER = "the container engine of the node could not start its image"
-_CONTAINER_HINT = "`trunkline doctor`, run as the gateway's user on this node, says which engine there is, if it answers."
+_CONTAINER_HINT = "`trunkline doctor`, run as the gateway's user on this node, says which engine there is."
 _CWD_HINT = (
     "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the home of "
     "the process; without a sandbox that is the tenant's, which `trunkline homes` shows."

@@ -1,4 +1,4 @@
-"""Images behind a real gateway, with a stand-in for the engine: their sessions, and what a node leaves that is killed."""
+"""Images behind a real gateway, with a stand-in for the engine: their sessions, and what a killed node leaves."""
 
 from collections.abc import Callable
 from pathlib import Path

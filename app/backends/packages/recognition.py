@@ -15,7 +15,7 @@ RUNNERS: Mapping[tuple[str, ...], Registry] = {
     ("yarn", "dlx"): "npm", ("bunx",): "npm", ("bun", "x"): "npm",
     ("uvx",): "pypi", ("uv", "tool", "run"): "pypi", ("uv", "x"): "pypi", ("pipx", "run"): "pypi",
 }  # fmt: skip
-# Those whose image the rest names (`images.recognition`). Which of the two engines does not matter: the node has its own.
+# Those whose image the rest names (`images.recognition`). Which of the two it is does not matter: a node has its own.
 IMAGE_RUNNERS = (
     ("docker", "run"), ("podman", "run"), ("docker", "container", "run"), ("podman", "container", "run"),
 )  # fmt: skip

@@ -57,9 +57,10 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions; `upstreams` has
-    the sessions with servers elsewhere. `packages` installs what commands name, `containers` starts images. `catalog` knows what all of them offer,
-    `knowledge` what administrators have written for their users, `toolsets` who uses several of them. `budgets`: how
-    many processes a tenant may start; `memory` ends those that are too much. `shares`: of the event loop."""
+    the sessions with servers elsewhere. `packages` installs what commands name, `containers` starts images. `catalog`
+    knows what all of them offer, `knowledge` what administrators have written for their users, `toolsets` who uses
+    several of them. `budgets`: how many processes a tenant may start; `memory` ends those that are too much. `shares`:
+    of the event loop."""
 
     sandboxes: Sandboxes
     packages: Packages

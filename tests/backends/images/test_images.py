@@ -100,7 +100,7 @@ async def test_volumes_that_no_container_can_have_are_refused(engine, images, vo
     ({"args": ("run", "-e", "A=b\r", "mcp/time")}, "the variable A has a line break", "env"),
     ({"args": ("run", "--privileged", "mcp/time")}, "rights over the node", "args"),
 ])  # fmt: skip
-async def test_what_no_container_can_have_is_refused_also_of_one_that_is_registered(engine, images, fields, words, member):
+async def test_what_no_container_can_have_is_refused_also_later(engine, images, fields, words, member):
     engine.add("mcp/time", *python("echo"))
     known = await images.resolved(TIME)
     for before in (None, known):

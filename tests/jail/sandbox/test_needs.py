@@ -413,6 +413,7 @@ def test_what_is_declared_alone_is_refused_as_for_any_sandbox(root):
     (root / "data").mkdir()
     link(root / "to-data", "data")
     finder = NeedsFinder([str(root / "data")])
-    for path, why in (("data", "no sandbox opens"), ("to-data", "no sandbox opens"), ("x", "there is no"), ("", "contains")):
+    refused = {"data": "no sandbox opens", "to-data": "no sandbox opens", "x": "there is no", "": "contains"}
+    for path, why in refused.items():
         with pytest.raises(SpawnFailed, match=why):
             finder.opened((), (str(root / path),))
