@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from dataclasses import replace
 
 import anyio
@@ -19,23 +18,21 @@ from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.tiers import Profile, Tier
 from app.jail.spawner.client import SpawnFailed
 from app.processes.supervisor import Supervisor
-from tests.backends.images.rig import STATE, Contained, StandIn, python, spec_of
-from tests.processes.rig import Listener, eventually, metrics, options_of
+from tests.backends.images.rig import Contained, python, spec_of
+from tests.processes.rig import Listener, eventually, options_of
 
-__all__ = ["metrics"]
 PROFILE = Profile(Tier.NONE, "none")
 IDENTITY = "a" * 64
 
 
-@pytest.fixture
-def engine(tmp_path, monkeypatch):
-    found = StandIn(tmp_path / "engine")
-    monkeypatch.setenv(STATE, str(found.state))
+def homes(path, name=""):
+    found = path / f"homes{name}"
+    found.mkdir(mode=0o700, exist_ok=True)
     return found
 
 
-def containers_of(engine, folder, *forbidden):
-    return Containers(Engine(engine.name), NeedsFinder([str(folder), *forbidden]), folder)
+def containers_of(engine, folder):
+    return Containers(Engine(engine.name), NeedsFinder([str(folder)]), folder)
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ async def containers(engine, tmp_path):
 
 @pytest.fixture
 async def running(metrics, tmp_path, containers):
-    async with Supervisor(metrics, options_of(tmp_path / "homes", confiner=Contained(containers))) as supervisor:
+    async with Supervisor(metrics, options_of(homes(tmp_path), confiner=Contained(containers))) as supervisor:
         yield supervisor
 
 
@@ -159,18 +156,17 @@ async def test_what_no_sandbox_opens_no_container_has_also_behind_a_link(engine,
     (tmp_path / "data" / "containers").mkdir(exist_ok=True)
     (tmp_path / "to-data").symlink_to(tmp_path / "data" / "containers")
     (tmp_path / "to-shadow").symlink_to("/etc/shadow")
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "plain-name"))
-        for path, why in (
-            ("data/containers", "which no sandbox opens"), ("to-data", "which no sandbox opens"),
-            ("to-shadow", "which no sandbox opens"), ("data", "contains"), ("nothing", "there is no"),
-            ("plain-name", "is a socket or a device"),
-        ):  # fmt: skip
-            for how in ("ro", "rw"):
-                with pytest.raises(SpawnFailed, match=why):
-                    await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE)
+    os.mkfifo(tmp_path / "plain-name")
+    for path, why in (
+        ("data/containers", "which no sandbox opens"), ("to-data", "which no sandbox opens"),
+        ("to-shadow", "which no sandbox opens"), ("data", "contains"), ("nothing", "there is no"),
+        ("plain-name", "no container is given one"),
+    ):  # fmt: skip
+        for how in ("ro", "rw"):
             with pytest.raises(SpawnFailed, match=why):
-                await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE)
+                await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE)
+        with pytest.raises(SpawnFailed, match=why):
+            await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE)
 
 
 async def test_an_image_that_is_not_here_is_not_pulled_by_a_start(engine, running):
@@ -221,7 +217,7 @@ async def test_a_container_that_nobody_knows_is_found_later(engine, containers, 
 
 
 async def test_what_cannot_be_removed_now_is_removed_at_the_end(engine, containers, metrics, tmp_path, caplog):
-    async with Supervisor(metrics, options_of(tmp_path / "homes", confiner=Contained(containers))) as supervisor:
+    async with Supervisor(metrics, options_of(homes(tmp_path), confiner=Contained(containers))) as supervisor:
         process = await started(supervisor, spec_of(engine.add("localhost/echo", *python("echo"))))
         program = (engine.state / "podman").read_text()
         (engine.state / "podman").write_text("#!/bin/sh\necho it is broken >&2; exit 1\n")
@@ -240,7 +236,7 @@ async def test_what_a_node_has_left_that_was_killed_is_removed_by_the_next_one(e
     dead, living = containers_of(engine, folder), containers_of(engine, folder)
     spec = spec_of(engine.add("localhost/echo", *python("echo")))
     for number, each in enumerate((dead, living)):
-        options = options_of(tmp_path / f"homes{number}", confiner=Contained(each))
+        options = options_of(homes(tmp_path, str(number)), confiner=Contained(each))
         async with Supervisor(metrics, options) as supervisor:
             os.kill((await started(supervisor, spec)).pid, signal.SIGKILL)
     assert len(engine.containers) == 2

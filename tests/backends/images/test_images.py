@@ -10,16 +10,9 @@ from app.backends.images.images import NO_ENGINE, Images
 from app.domain import BackendSpec, Package, Sandbox
 from app.domain.resources.backends import AllowList
 from app.errors import InvalidRequest
-from tests.backends.images.rig import STATE, StandIn, python
+from tests.backends.images.rig import python
 
 TIME = BackendSpec("acme", "time", "docker", args=("run", "-i", "--rm", "mcp/time"))
-
-
-@pytest.fixture
-def engine(tmp_path, monkeypatch):
-    found = StandIn(tmp_path / "engine")
-    monkeypatch.setenv(STATE, str(found.state))
-    return found
 
 
 @pytest.fixture
