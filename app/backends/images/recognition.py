@@ -64,16 +64,16 @@ class Mount:
     is_writable: bool
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ImageRequest:
     """What a command line asks for. `env`: the variables that it gives a value."""
 
-    name: str = ""
+    name: str
     tag: str = ""
     digest: str = ""
     args: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    mounts: list[Mount] = field(default_factory=list)
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
     workdir: str = ""
     user: str = ""
 
@@ -95,21 +95,22 @@ def recognised_image(command: str, args: Sequence[str]) -> ImageRequest | None:
 
 
 def _read(runner: str, waiting: list[str]) -> ImageRequest:
-    request = ImageRequest()
+    reading = _Reading()
     while waiting and waiting[0].startswith("-"):
         word = waiting.pop(0)
         if word == "--":
             break
         for name, value in _options(word):
-            _take(request, runner, name, value, waiting)
+            _take(reading, runner, name, value, waiting)
     if not waiting:
         raise NotRunnable(f"`{runner}` names no image: write its name behind the options")
     found = _reference.fullmatch(waiting[0]) if len(waiting[0]) <= MAX_REFERENCE else None
     if found is None or found[1] in _OTHER_PLACES:
         raise NotRunnable(f"`{runner}`: `{_shown(waiting[0])}` is not the name of an image, as `NAME:TAG`")
-    request.name, request.tag, request.digest = found[1], found[2] or "", found[3] or ""
-    request.args = tuple(waiting[1:])
-    return request
+    return ImageRequest(
+        found[1], found[2] or "", found[3] or "", tuple(waiting[1:]), reading.env, tuple(reading.mounts),
+        reading.workdir, reading.user,
+    )  # fmt: skip
 
 
 def _options(word: str) -> list[tuple[str, str | None]]:
@@ -127,7 +128,77 @@ def _options(word: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def _take(request: ImageRequest, runner: str, name: str, value: str | None, waiting: list[str]) -> None:
+@dataclass(slots=True)
+class _Reading:
+    """What the options have said so far. Each method takes one: as it is written, and its value. Raises NotRunnable."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    mounts: list[Mount] = field(default_factory=list)
+    workdir: str = ""
+    user: str = ""
+
+    def take_nothing(self, option: str, text: str) -> None:
+        """Each container has a name of the gateway's own."""
+
+    def take_variable(self, option: str, text: str) -> None:
+        name, has_value, value = text.partition("=")
+        if _is_variable(name) is None:
+            raise NotRunnable(f"`{option}`: a variable is NAME or NAME=VALUE, with letters, digits and `_` in its name")
+        if has_value:  # without one it is that of the backend's `env`
+            self.env[name] = value
+
+    def take_directory(self, option: str, text: str) -> None:
+        if text != "/" and why_not_inside(text):
+            raise NotRunnable(f"`{option}`: `{_shown(text)}` is no absolute path in the container")
+        self.workdir = text
+
+    def take_user(self, option: str, text: str) -> None:
+        if _is_user(text) is None:
+            raise NotRunnable(f"`{option}`: `{_shown(text)}` is no user of the container, as `USER` or `USER:GROUP`")
+        self.user = text
+
+    def take_volume(self, option: str, text: str) -> None:
+        """SOURCE:TARGET:OPTIONS."""
+        source, _, rest = text.partition(":")
+        target, _, options = rest.partition(":")
+        given = {each for each in options.split(",") if each}
+        self._add(f"`{option} {_shown(text)}`", Mount(source, target, "ro" not in given), given - {"ro", "rw"})
+
+    def take_mount(self, option: str, text: str) -> None:
+        """As `server.json` describes images: type=bind,src=SOURCE,dst=TARGET,readonly."""
+        words = f"`{option} {_shown(text)}`"
+        fields = dict(each.partition("=")[::2] for each in text.split(","))
+        source, target = fields.pop("source", fields.pop("src", "")), fields.pop("target", "")
+        target = target or fields.pop("destination", fields.pop("dst", ""))
+        if fields.pop("type", "volume") != "bind" or not {*fields.values()} <= {"", "true"}:
+            raise NotRunnable(f"{words} {_OF_FILES}")
+        self._add(words, Mount(source, target, not fields), fields.keys() - {"readonly", "ro"})
+
+    def _add(self, words: str, mount: Mount, others: set[str]) -> None:
+        source = mount.source.rstrip("/") or mount.source[:1]
+        if not source.startswith("/"):
+            raise NotRunnable(f"{words}: no container has a volume of its engine: name a file or directory of the node")
+        if source.endswith((".sock", ".socket")) or source == "/var/run" or source.startswith("/var/run/"):
+            raise NotRunnable(f"{words}: no container is given a socket of the node: leave it out")
+        if (why := why_not(source)) is not None:
+            raise NotRunnable(f"{words}: the path of the node {why}")
+        if (why := why_not_inside(mount.target)) is not None:
+            raise NotRunnable(f"{words}: the path in the container {why}")
+        if is_quoted(source) or others - _OF_A_MAC:
+            raise NotRunnable(f"{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `\"`")
+        if len(self.mounts) == MAX_MOUNTS:
+            raise NotRunnable(f"{words}: a container has at most {MAX_MOUNTS} volumes")
+        self.mounts.append(replace(mount, source=source))
+
+
+_TAKE: Mapping[str, Callable[[_Reading, str, str], None]] = {
+    **dict.fromkeys(("-e", "--env"), _Reading.take_variable), **dict.fromkeys(("-v", "--volume"), _Reading.take_volume),
+    "--mount": _Reading.take_mount, **dict.fromkeys(("-w", "--workdir"), _Reading.take_directory),
+    **dict.fromkeys(("-u", "--user"), _Reading.take_user), "--name": _Reading.take_nothing,
+}  # fmt: skip
+
+
+def _take(reading: _Reading, runner: str, name: str, value: str | None, waiting: list[str]) -> None:
     """Raises NotRunnable."""
     if name in _IDLE and value in (None, "true"):
         return
@@ -138,75 +209,7 @@ def _take(request: ImageRequest, runner: str, name: str, value: str | None, wait
         if not waiting:
             raise NotRunnable(f"`{runner} {name}` needs a value")
         value = waiting.pop(0)
-    take(request, f"{runner} {name}", value)
-
-
-def _take_nothing(request: ImageRequest, option: str, text: str) -> None:
-    """Each container has a name of the gateway's own."""
-
-
-def _take_variable(request: ImageRequest, option: str, text: str) -> None:
-    name, has_value, value = text.partition("=")
-    if _is_variable(name) is None:
-        raise NotRunnable(f"`{option}`: a variable is NAME or NAME=VALUE, with letters, digits and `_` in its name")
-    if has_value:  # without one it is that of the backend's `env`
-        request.env[name] = value
-
-
-def _take_directory(request: ImageRequest, option: str, text: str) -> None:
-    if text != "/" and why_not_inside(text):
-        raise NotRunnable(f"`{option}`: `{_shown(text)}` is no absolute path in the container")
-    request.workdir = text
-
-
-def _take_user(request: ImageRequest, option: str, text: str) -> None:
-    if _is_user(text) is None:
-        raise NotRunnable(f"`{option}`: `{_shown(text)}` is no user of the container, as `USER` or `USER:GROUP`")
-    request.user = text
-
-
-def _take_volume(request: ImageRequest, option: str, text: str) -> None:
-    """SOURCE:TARGET:OPTIONS."""
-    source, _, rest = text.partition(":")
-    target, _, options = rest.partition(":")
-    given = {each for each in options.split(",") if each}
-    _add(request, f"`{option} {_shown(text)}`", Mount(source, target, "ro" not in given), given - {"ro", "rw"})
-
-
-def _take_mount(request: ImageRequest, option: str, text: str) -> None:
-    """As `server.json` describes images: type=bind,src=SOURCE,dst=TARGET,readonly."""
-    words = f"`{option} {_shown(text)}`"
-    fields = dict(each.partition("=")[::2] for each in text.split(","))
-    source, target = fields.pop("source", fields.pop("src", "")), fields.pop("target", "")
-    target = target or fields.pop("destination", fields.pop("dst", ""))
-    if fields.pop("type", "volume") != "bind" or not {*fields.values()} <= {"", "true"}:
-        raise NotRunnable(f"{words} {_OF_FILES}")
-    _add(request, words, Mount(source, target, not fields), fields.keys() - {"readonly", "ro"})
-
-
-def _add(request: ImageRequest, words: str, mount: Mount, others: set[str]) -> None:
-    """Raises NotRunnable."""
-    source = mount.source.rstrip("/") or mount.source[:1]
-    if not source.startswith("/"):
-        raise NotRunnable(f"{words}: no container has a volume of its engine: name a file or directory of the node")
-    if source.endswith((".sock", ".socket")) or source == "/var/run" or source.startswith("/var/run/"):
-        raise NotRunnable(f"{words}: no container is given a socket of the node: leave it out")
-    if (why := why_not(source)) is not None:
-        raise NotRunnable(f"{words}: the path of the node {why}")
-    if (why := why_not_inside(mount.target)) is not None:
-        raise NotRunnable(f"{words}: the path in the container {why}")
-    if is_quoted(source) or others - _OF_A_MAC:
-        raise NotRunnable(f"{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `\"`")
-    if len(request.mounts) == MAX_MOUNTS:
-        raise NotRunnable(f"{words}: a container has at most {MAX_MOUNTS} volumes")
-    request.mounts.append(replace(mount, source=source))
-
-
-_TAKE: Mapping[str, Callable[[ImageRequest, str, str], None]] = {
-    **dict.fromkeys(("-e", "--env"), _take_variable), **dict.fromkeys(("-v", "--volume"), _take_volume),
-    "--mount": _take_mount, **dict.fromkeys(("-w", "--workdir"), _take_directory),
-    **dict.fromkeys(("-u", "--user"), _take_user), "--name": _take_nothing,
-}  # fmt: skip
+    take(reading, f"{runner} {name}", value)
 
 
 def why_not_inside(path: str) -> str | None:

@@ -43,7 +43,7 @@ def test_what_the_line_says_of_the_container_is_kept():
         "--name x -w /work --user 1000:100 img arg"
     )
     assert found.env == {"A": "b=c", "D": "", "F": "g"}
-    assert found.mounts == [
+    assert list(found.mounts) == [
         Mount("/srv/a", "/a", is_writable=False),
         Mount("/srv/b", "/b", is_writable=True),
         Mount("/srv/c", "/c", is_writable=True),
