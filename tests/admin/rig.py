@@ -31,10 +31,10 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
-from app.backends.openapi.apis import Apis
-from app.backends.openapi.documents import Documents
 from app.backends.images.engine import Image
 from app.backends.images.images import Images
+from app.backends.openapi.apis import Apis
+from app.backends.openapi.documents import Documents
 from app.backends.packages.recognition import NotInstallable, image_runner_of, line_of, recognised
 from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity

@@ -203,7 +203,7 @@ def _plain(mount: Mount) -> Mount:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise NotRunnable(f"{mount.source!r} is neither a file nor a directory: no container is given one")
     if is_quoted(mount.source) or is_quoted(mount.target):
-        raise NotRunnable(f"{mount.source!r} has `,`, `:` or `\"` in it: no container can be given that")
+        raise NotRunnable(f'{mount.source!r} has `,`, `:` or `"` in it: no container can be given that')
     return mount
 
 

@@ -44,6 +44,10 @@ class EngineFailed(Exception):
     """The engine is not there, or could not do it. The message is for people."""
 
 
+class ImageUnfit(EngineFailed):
+    """The image is there, but no container of the gateway can be made of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image that the engine has. `volumes`: directories for which it wants a place to write to."""
@@ -134,7 +138,7 @@ def _volumes(text: str) -> tuple[str, ...]:
         raise EngineFailed(f"the engine does not say which volumes the image has, but {_told(text)}") from None
     paths = tuple(sorted(path.rstrip("/") for path in found)) if isinstance(found, dict) else ()
     if len(paths) > MAX_VOLUMES or any(why_not_inside(path) for path in paths):
-        raise EngineFailed(f"the image declares volumes that no container can have: {_told(', '.join(paths))}")
+        raise ImageUnfit(f"the image declares volumes that no container can have: {_told(', '.join(paths))}")
     return paths
 
 

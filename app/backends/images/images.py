@@ -6,7 +6,7 @@ import anyio
 import anyio.to_thread
 
 from app.backends.images._container import text_of, variables_of
-from app.backends.images.engine import Engine, EngineFailed, Image
+from app.backends.images.engine import Engine, EngineFailed, Image, ImageUnfit
 from app.backends.images.recognition import ImageRequest, NotRunnable, recognised_image
 from app.domain import BackendSpec, Package
 from app.errors import InvalidRequest
@@ -59,6 +59,8 @@ class Images:
         assert self._engine is not None
         try:
             return self._engine.image(request.reference)
+        except ImageUnfit:
+            raise
         except EngineFailed:  # if it is for another reason, the engine says that again
             self._engine.pull(request.reference, ACT_S)
         return self._engine.image(request.reference)

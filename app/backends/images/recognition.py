@@ -185,7 +185,7 @@ class _Reading:
         if (why := why_not_inside(mount.target)) is not None:
             raise NotRunnable(f"{words}: the path in the container {why}")
         if is_quoted(source) or others - _OF_A_MAC:
-            raise NotRunnable(f"{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `\"`")
+            raise NotRunnable(f'{words}: write `DIRECTORY:TARGET` or `DIRECTORY:TARGET:ro`, without `,` and `"`')
         if len(self.mounts) == MAX_MOUNTS:
             raise NotRunnable(f"{words}: a container has at most {MAX_MOUNTS} volumes")
         self.mounts.append(replace(mount, source=source))
@@ -219,7 +219,7 @@ def why_not_inside(path: str) -> str | None:
         return "must be absolute, without `..`, and more than `/`"
     if parts[0] in ("proc", "sys", "dev"):
         return f"must not be in `/{parts[0]}`, which is the kernel's"
-    return "must have no `,`, `:` or `\"` in it" if is_quoted(path) else None
+    return 'must have no `,`, `:` or `"` in it' if is_quoted(path) else None
 
 
 def _shown(text: str) -> str:

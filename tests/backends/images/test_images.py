@@ -69,14 +69,14 @@ async def test_an_engine_that_hangs_is_given_up(tmp_path, monkeypatch):
     slow.chmod(0o755)
     monkeypatch.setattr("app.backends.images.engine.ASK_S", 0.1)
     monkeypatch.setattr(module, "ACT_S", 0.2)
-    with pytest.raises(InvalidRequest, match="could not be had within|has not ended after"):
+    with pytest.raises(InvalidRequest, match=r"could not be had within|has not ended after"):
         await Images(Engine(str(slow))).resolved(TIME)
 
 
 @pytest.mark.parametrize("volumes", [{"/proc/x": {}}, {"x": {}}, {"/a,b": {}}, {f"/{n}": {} for n in range(17)}])
 async def test_volumes_that_no_container_can_have_are_refused(engine, images, volumes):
     engine.add("mcp/time", *python("echo"), volumes=volumes)
-    with pytest.raises(InvalidRequest, match="volumes that no container can have|manifest unknown"):
+    with pytest.raises(InvalidRequest, match="the image declares volumes that no container can have"):
         await images.resolved(TIME)
 
 
