@@ -14,8 +14,8 @@ _OF_PODMAN = ("--read-only-tmpfs=false", "--detach-keys=")
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """`image`: its id; `mounts`: with sources that have no links. `most`: the node's own hard limits, by kind, which an
-    engine without rights cannot raise."""
+    """`image`: its id; `mounts`: with sources that have no links. `most`: what an engine without rights
+    may surely set of the node's own limits, by kind."""
 
     name: str
     node: str

@@ -37,6 +37,7 @@ from app.jail.spawner.wire import INNER_VARIABLES_FD, Confinement
 _LOOK_S = 600.0  # how soon a container is found that was made when its client had been killed already
 _KNOWN = 256  # images whose volumes are remembered
 _LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+_ENOUGH = 16384  # of each; engines have less of their own than this node has
 _is_node = re.compile(r"[0-9a-f]{16}").fullmatch
 logger = logging.getLogger(__name__)
 
@@ -210,4 +211,4 @@ def _plain(mount: Mount) -> Mount:
 def _most() -> Iterator[tuple[str, int]]:
     for name, kind in _LIMITS.items():
         if (hard := resource.getrlimit(kind)[1]) != resource.RLIM_INFINITY:
-            yield name, hard
+            yield name, min(hard // 2, _ENOUGH)

@@ -59,7 +59,7 @@ async def test_an_engine_that_is_not_there_or_none_is_named(tmp_path, engine):
     other = tmp_path / "other"
     other.write_text("#!/bin/sh\necho runc version 1\n")
     other.chmod(0o755)
-    with pytest.raises(InvalidRequest, match="the engine does not say which image that is, but runc version 1"):
+    with pytest.raises(InvalidRequest, match="the engine does not say which image that is, but runc"):
         await Images(Engine(str(other))).resolved(TIME)
 
 
