@@ -43,7 +43,7 @@ async def test_only_the_platform_registers_a_package(rig, method):
 
 # --- images
 
-TIME = {"name": "time", "command": "docker", "args": ["run", "-i", "--rm", "-e", "KEY=k3y-of-it", "mcp/time:2"]}
+TIME = {"name": "time", "command": "docker", "args": ["run", "-i", "--rm", "-e", "API_KEY=k3y-of-it", "mcp/time:2"]}
 
 
 async def test_a_command_that_names_an_image_is_stored_with_its_id(rig):
