@@ -23,7 +23,7 @@ from app.domain import Limits
 from app.domain.resources.guides import GUIDES
 from app.domain.resources.recipes import RECIPES
 from app.errors import SettingsError
-from app.jail.sandbox.sandboxes import Sandboxes, no_containers
+from app.jail.sandbox.sandboxes import Sandboxes
 from app.limits.descriptors import ProcessRoom, due_to_clients
 from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
@@ -83,9 +83,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
-    containers = await open_containers(opening)
-    contain = no_containers if containers is None else containers.contain
-    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of, contain)
+    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of, containers := await open_containers(opening))
     packages = await open_packages(opening, records, sandboxes, lambda: _folders_in_use(supervisor))
     options = SupervisorOptions(
         confiner=sandboxes,
@@ -116,8 +114,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         room=ProcessRoom(settings.shed_sessions_percent / 100, due=partial(due_to_clients, metrics)).left,
     )
     await stack.enter_async_context(pool)
-    apis = Apis(records.backends.api)
-    upstreams = await open_upstreams(opening, credentials, apis, failures)
+    upstreams = await open_upstreams(opening, credentials, apis := Apis(records.backends.api), failures)
     documents = Documents(partial(upstreams.fetch, limit_bytes=MAX_DOCUMENT_BYTES), apis)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))

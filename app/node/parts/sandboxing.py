@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio
@@ -19,21 +20,24 @@ from app.jail.sandbox.machine import examine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.probes.probing import Probing
 from app.jail.sandbox.probes.targets import targets_of
-from app.jail.sandbox.sandboxes import GUARANTEES, Contain, Sandboxes, no_containers
+from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes, no_containers
 from app.jail.sandbox.uids import uid_of
 from app.jail.spawner.client import SpawnerClient
 from app.node.parts.opening import Opening
 from app.node.parts.own_parts import own_parts
 from app.settings.settings import Settings
 
+if TYPE_CHECKING:
+    from app.backends.images.containers import Containers
+
 log = logging.getLogger(__name__)
 
 
 async def open_sandboxes(
-    opening: Opening, memory_mb_of: Callable[[str], int | None], contain: Contain = no_containers
+    opening: Opening, memory_mb_of: Callable[[str], int | None], containers: "Containers | None" = None
 ) -> Sandboxes:
-    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together. `contain`:
-    what starts images.
+    """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together.
+    `containers`: what starts images.
 
     Raises:
         SpawnFailed: no process can be started at all.
@@ -54,7 +58,7 @@ async def open_sandboxes(
             reports = await probing.until_one_holds(machine.tiers)
     finally:
         await spawner.aclose()
-    composer = Composer(machine, finder, egress)
+    composer, contain = Composer(machine, finder, egress), no_containers if containers is None else containers.contain
     sandboxes = Sandboxes(machine, composer, settings.sandbox, reports, memory_mb_of, contain)
     opening.metrics.sandbox_tier.set(sandboxes.tier)
     enforced = sandboxes.profile(BackendSpec("", "", "")).enforced
