@@ -112,7 +112,7 @@ class CatalogView(Protocol):
 
 
 class PackageView(Protocol):
-    """What commands such as `npx` and `uvx` name (`packages.packages.Packages`)."""
+    """What commands such as `npx`, `uvx` and `docker run` name (`packages.packages.Packages`)."""
 
     async def resolved(self, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
         """The backend with its package, if it names one: installed here. Raises InvalidRequest, QuotaExceeded."""

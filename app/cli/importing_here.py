@@ -40,7 +40,8 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
             spec = body.value(tenant=options.tenant)
             if names_package(spec.command, spec.args):  # which only a gateway installs
                 failed[name] = (
-                    "names a package, which a gateway installs that runs: import it there, with --url or TRUNKLINE_URL"
+                    "names a package or an image, which a gateway resolves that runs: import it there, with --url or "
+                    "TRUNKLINE_URL"
                 )
                 continue
             try:

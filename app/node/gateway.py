@@ -209,6 +209,8 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
         "keep calls": sessions.kept_calls.run,
         "end inspections": sessions.inspecting.run,
     }
+    if processes.containers is not None:
+        others["remove containers"] = processes.containers.run
     if sessions.latency is not None:
         others["measure latency"] = sessions.latency.run
     _start(tasks, gateway, vital, is_vital=True)

@@ -6,7 +6,7 @@ import os
 
 from app.domain import BackendSpec
 from app.errors import BackendExited
-from app.jail.sandbox.sandboxes import SandboxUnavailable
+from app.jail.sandbox.sandboxes import CONTAINER_STAGE, SandboxUnavailable
 from app.jail.spawner.client import SpawnFailed
 from app.jail.spawner.wire import WRAPPER_STAGE
 from app.processes.endings import CHECK_HINT, raising
@@ -30,6 +30,8 @@ _HINTS = {
 }
 _OF_THE_SANDBOX = ("sandbox", "bubblewrap", "landlock", "seccomp", "cgroup")  # stages
 _NO_SANDBOX = "the sandbox of the backend could not be made"
+_NO_CONTAINER = "the container engine of the node could not start its image"
+_CONTAINER_HINT = "`trunkline doctor`, run as the gateway's user on this node, says which engine there is."
 _CWD_HINT = (
     "Is the directory there, on this node, and may the gateway's user enter it? A relative one is below the home of "
     "the process; without a sandbox that is the tenant's, which `trunkline homes` shows."
@@ -61,7 +63,9 @@ def not_started(spec: BackendSpec, error: SpawnFailed) -> BackendExited:
         return BackendExited(message, started=False, hint=raising("pids", spec), limit="pids")
     if error.stage == WRAPPER_STAGE and error.errno == errno.EACCES:
         return BackendExited(_CLOSED, started=False, hint=_CLOSED_HINT)
-    if error.stage in _OF_THE_SANDBOX:  # as above
+    if error.stage == CONTAINER_STAGE:  # as above
+        return BackendExited(_NO_CONTAINER, started=False, stderr=[error.message], hint=_CONTAINER_HINT)
+    if error.stage in _OF_THE_SANDBOX:
         return BackendExited(_NO_SANDBOX, started=False, stderr=[error.message], hint=CHECK_HINT)
     hint = next((hint for beginning, hint in _HINTS.items() if error.message.startswith(beginning)), None)
     return BackendExited(error.message, started=False, hint=hint)

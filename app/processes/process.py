@@ -336,7 +336,7 @@ class BackendProcess:
 
     @property
     def _most_bytes(self) -> int | None:
-        most = self.spec.limits.memory_mb
+        most = None if self.spec.is_image else self.spec.limits.memory_mb  # seen here is the engine's client
         return None if most is None else most << 20
 
     async def measure(self) -> None:

@@ -166,7 +166,7 @@ class Supervisor:
         """
         if self._tasks is None:
             raise ShuttingDown
-        if spec.package is not None:
+        if spec.package is not None and not spec.is_image:
             spec = await self._options.install(spec)
         start = EXEC if spec.start == "exec" else await self.forking.start_of(spec)
         try:

@@ -62,6 +62,13 @@ def path(text: str) -> Path:
         raise ValueError("the working directory was removed: give an absolute path") from None
 
 
+def program(text: str) -> str:
+    """The name or the path of a program."""
+    if text.startswith("-") or any(each.isspace() or each == "\0" for each in text):
+        raise ValueError(f"{text[:100]!r} is not the name or the path of a program, without its arguments")
+    return text
+
+
 def certificates(text: str) -> str:
     """The certificates of a file."""
     file = path(text)

@@ -73,6 +73,7 @@ class Settings:
     secret_key: bytes = _setting(parsers.secret_key, secret=True)
     npm_registry: str | None = _setting(urls.package_registry, secret=True)
     pypi_index: str | None = _setting(urls.package_registry, secret=True)
+    container_engine: str | None = _setting(parsers.program)
     sandbox: Literal["auto", "require"] = _setting(parsers.one_of("auto", "require"), default="auto")
     log_level: str = _setting(parsers.one_of("debug", "info", "warning", "error", "critical"), default="info")
     access_log: str = _setting(parsers.one_of("off", "errors", "all"), default="errors")

@@ -32,10 +32,12 @@ from app.backends.catalog.knowledge import Knowledge
 from app.backends.checks.backend_check import CheckResult
 from app.backends.checks.steps import Steps
 from app.backends.connections.toolsets import Toolsets
+from app.backends.images.engine import Image
+from app.backends.images.images import Images
 from app.backends.openapi.apis import Apis
 from app.backends.openapi.documents import Documents
 from app.backends.packages.packages import Outdated
-from app.backends.packages.recognition import NotInstallable, recognised
+from app.backends.packages.recognition import NotInstallable, image_runner_of, line_of, recognised
 from app.cluster._affected import affected_by
 from app.cluster.node_status.activity import Moment, NodeActivity
 from app.cluster.node_status.inspection_views import InspectionView, Opened, Seen, view_of
@@ -405,10 +407,21 @@ def filled_file() -> bytes:
         return Path(folder, "test.db").read_bytes()
 
 
+class HasEvery:
+    """In the place of an Engine: each image is there."""
+
+    def image(self, reference: str) -> Image:
+        return Image("a" * 64, ())
+
+
 class Installed:
-    """In the place of Packages: each package is there, in the version 1.0.0."""
+    """In the place of Packages: each package is there, in the version 1.0.0, and each image."""
+
+    images = Images(cast("Any", HasEvery()))
 
     async def resolved(self, spec: BackendSpec, known: BackendSpec | None = None) -> BackendSpec:
+        if image_runner_of(line_of(spec.command, spec.args)) is not None:
+            return await self.images.resolved(spec, known)
         try:
             request = recognised(spec.command, spec.args)
         except NotInstallable as error:

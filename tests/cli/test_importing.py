@@ -67,7 +67,7 @@ def test_a_dry_run_changes_nothing(capsys, data_dir, mcp_json):
 def test_packages_are_installed_by_a_gateway_only(capsys, tmp_path):
     (tmp_path / "mcp.json").write_text(CLAUDE)
     assert cli.main(["import", str(tmp_path / "mcp.json"), "--apply"]) == 1
-    assert capsys.readouterr().out.count("names a package, which a gateway installs that runs") == 2
+    assert capsys.readouterr().out.count("names a package or an image, which a gateway resolves that runs") == 2
     assert stored() == []
 
 

@@ -12,6 +12,7 @@ from tests.mutations.faults_of_changes import FAULTS_OF_CHANGES
 from tests.mutations.faults_of_dialogues import FAULTS_OF_DIALOGUES
 from tests.mutations.faults_of_egress import FAULTS_OF_EGRESS
 from tests.mutations.faults_of_groups import FAULTS_OF_GROUPS
+from tests.mutations.faults_of_images import FAULTS_OF_IMAGES
 from tests.mutations.faults_of_inspections import FAULTS_OF_INSPECTIONS
 from tests.mutations.faults_of_limits import FAULTS_OF_LIMITS
 from tests.mutations.faults_of_namespaces import FAULTS_OF_NAMESPACES
@@ -610,6 +611,7 @@ FAULTS = (
     *FAULTS_OF_LIMITS,
     *FAULTS_OF_NAMESPACES,
     *FAULTS_OF_NODES,
+    *FAULTS_OF_IMAGES,
     *FAULTS_OF_PACKAGES,
     *FAULTS_OF_ADMINISTRATION,
     *FAULTS_OF_BACKENDS,

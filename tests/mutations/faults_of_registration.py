@@ -9,7 +9,7 @@ RULE = ("tests/jail/sandbox/test_sandboxes_rule.py",)
 MIGRATIONS = ("tests/storage/test_migrate.py",)
 TENANTS = ("tests/storage/test_tenants.py",)
 DECLARED = "app/domain/resources/backends.py"
-PATHS = "app/admin/schemas/_sandbox.py"
+PATHS = "app/jail/sandbox/paths.py"
 
 FAULTS_OF_REGISTRATION = (
     Fault(

@@ -28,6 +28,7 @@ def test_the_defaults_are_those_of_the_design(tmp_path):
     assert (settings.host, settings.port, settings.log_level) == ("127.0.0.1", 8080, "info")
     assert (settings.drain_s, settings.pool_wait_s, settings.keepalive_s) == (30, 30, 15)
     assert (settings.stream_after_s, settings.sandbox) == (15, "auto")
+    assert settings.container_engine is None
     assert settings.metrics_per_backend == 0
     assert (settings.max_sessions, settings.max_body_bytes, settings.max_line_bytes) == (10_000, 4 << 20, 16 << 20)
     assert (settings.max_connections, settings.max_connections_per_address) == (10_000, 256)
@@ -176,6 +177,8 @@ def test_file_twins_exist_for_secrets_and_must_be_readable(tmp_path, environ, pr
         ("node_url", "http://[::1"),
         ("log_level", "loud"),
         ("sandbox", "off"),
+        ("container_engine", "podman run"),
+        ("container_engine", "-v"),
         ("drain_s", "0"),
         ("drain_s", "-1"),
         ("drain_s", "inf"),

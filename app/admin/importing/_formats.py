@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from app.admin.importing._clients import from_client
@@ -12,7 +12,7 @@ from app.admin.importing._forms import containers, inputs, switched_off
 from app.admin.importing._projects import of_projects
 from app.admin.importing._server_json import from_registry, official
 from app.backends.checks.downloads import download_of
-from app.backends.packages.recognition import NotInstallable, recognised
+from app.backends.packages.recognition import image_runner_of, line_of, recognised
 from app.errors import InvalidRequest
 from app.text import jsonc
 
@@ -49,12 +49,25 @@ def _with_download(entry: Entry) -> Entry:
     line = [str(each) for each in (entry.members.get("command") or "", *(args if isinstance(args, list) else ()))]
     try:
         request = recognised(line[0], line[1:])
-    except NotInstallable as error:
+        image = _image(line)
+    except ValueError as error:
         return entry.refused(str(error))
+    if image:
+        return entry.noted(f"{image} is started by the node's container engine (CONTAINER_ENGINE)")
     if request is not None:
         return entry.noted(f"{request.wanted[0]} is installed once, from {request.registry}, when it is registered")
     found = download_of(line[0], line[1:])
     return entry if found is None else entry.noted(found.words)
+
+
+def _image(line: Sequence[str]) -> str | None:
+    """The image that the command names, if it starts a container. Raises NotRunnable."""
+    if image_runner_of(line_of(line[0], line[1:])) is None:
+        return None
+    from app.backends.images.recognition import recognised_image  # noqa: PLC0415 - few files need it
+
+    found = recognised_image(line[0], line[1:])
+    return None if found is None else found.reference
 
 
 def looks_like_toml(text: str) -> bool:

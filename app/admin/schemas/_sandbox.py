@@ -13,35 +13,16 @@ from app.domain.resources.backends import AllowList, NetworkMode, can_be_kept, l
 from app.domain.resources.destinations import MAX_DESTINATIONS, is_destination
 from app.domain.resources.fields import Unfit
 from app.domain.resources.members import declared_members, plain
-from app.jail.sandbox.paths import NEVER, OWN_IN_EVERY_SANDBOX
+from app.jail.sandbox.paths import why_not
 
 MAX_PATHS = 64
 
 
 def _opened_path(path: str) -> str:
     """Refuses what is not one place on every node, and what would open the sandbox itself."""
-    parts = path.split("/")
-    plain = "/" + "/".join(part for part in parts if part not in ("", "."))
-    if not path.startswith("/"):
-        raise PydanticCustomError("path", "must be absolute: it begins with `/`")
-    if ".." in parts:
-        raise PydanticCustomError("path", "must not contain `..`")
-    for never in NEVER:
-        if _is_within(plain, never):
-            raise PydanticCustomError("path", f"`{never}` and what is in it cannot be opened: a sandbox has none of it")
-        if _is_within(never, plain):
-            message = f"`{plain}` cannot be opened, as `{never}` is in it: name what is needed in it"
-            raise PydanticCustomError("path", message)
-    if plain in OWN_IN_EVERY_SANDBOX:
-        message = f"`{plain}` cannot be opened: every sandbox has its own, and nothing is needed for that"
-        raise PydanticCustomError("path", message)
-    if path != plain:
-        raise PydanticCustomError("path", "must have no `.`, and no `/` twice or at its end")
+    if (why := why_not(path)) is not None:
+        raise PydanticCustomError("path", "{why}", {"why": why})
     return path
-
-
-def _is_within(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 OpenedPath = Annotated[

@@ -127,13 +127,16 @@ def _address(url: str | None) -> str | None:
 
 
 class PackageAnswer(Answer):
-    """A package that is installed from a lock."""
+    """A package that is installed from a lock, or an image that a container engine starts."""
 
-    registry: str = Field(description="`npm` or `pypi`.")
+    registry: str = Field(description="`npm` or `pypi`; `oci`: an image.")
     name: str
-    version: str = Field(description="It changes only by an act.")
-    program: str = Field(description="Which of its programs is started.")
-    lock: str = Field(description="The SHA-256 of the lock, with the versions and hashes of all that it needs.")
+    version: str = Field(description="It changes only by an act. Of an image its tag or digest.")
+    program: str = Field(description="Which of its programs is started; empty: an image's own.")
+    lock: str = Field(
+        description="The SHA-256 of the lock, with the versions and hashes of all that it needs. Of an image its id, "
+        "under which it is started, whatever its tag means later."
+    )
     scripts: list[str] = Field(
         description="Packages in it with scripts for their installation, which were not run: the program may miss what "
         "they would have made."
@@ -161,7 +164,7 @@ class BackendAnswer(Answer):
     sandbox: SandboxAnswer
     package: PackageAnswer | None = Field(
         description="What `command` and `args` name, if that is a package of npm or PyPI: it is installed once, and "
-        "its program is started directly."
+        "its program is started directly. Or if it is an image, as of `docker run`."
     )
     openapi_made: str = Field(description="The hash of the tools that were made of `openapi`; empty without one.")
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")

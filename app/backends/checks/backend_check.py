@@ -104,7 +104,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
     if download is not None and spec.sandbox.network == "none":
         timeouts = replace(timeouts, initialize_s=min(DOWNLOAD_S, timeouts.initialize_s))
     missed_log = os.memfd_create("missed")
-    if spec.sandbox.mode != "off":
+    if spec.sandbox.mode != "off" and not spec.is_image:
         alone = replace(alone, missed_log=missed_log)
     limit = ""
     try:
@@ -140,7 +140,10 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
 async def _with_others(
     found: Findings, spec: BackendSpec, stderr: Sequence[str], limit: Missed | None, *, has_failed: bool
 ) -> Findings:
-    """Also what no watcher sees: modules that are not found, and a limit that was reached."""
+    """Also what no watcher sees: modules that are not found, and a limit that was reached. Nothing of a container: what
+    its engine keeps from it, nobody sees."""
+    if spec.is_image:
+        return Findings()
     modules = list[Missed]()
     if has_failed and spec.sandbox.mode != "off":
         modules = await anyio.to_thread.run_sync(missed_modules, spec, stderr)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from app.backends.packages.recognition import RUNNERS
+from app.backends.packages.recognition import IMAGE_RUNNERS, RUNNERS
 from app.text.command_line import program_name
 
 _PIP = "pipx install {pip}` or `uv tool install {}"
@@ -14,8 +14,7 @@ _NPM = "npm install --global {}"
 # The words that a command line begins with, and how to install the package that follows.
 _RUNNERS: dict[tuple[str, ...], str] = {
     **{words: _NPM if registry == "npm" else _PIP for words, registry in RUNNERS.items()},
-    ("docker", "run"): "", ("podman", "run"): "",
-    ("docker", "container", "run"): "", ("podman", "container", "run"): "",
+    **dict.fromkeys(IMAGE_RUNNERS, ""),
 }  # fmt: skip
 _PASSES_ON = "mcp-remote"
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
@@ -49,8 +48,8 @@ class Download(NamedTuple):
             )
         if not self.install:
             return (
-                f"`{self.program}` starts a container, which no process of the gateway can: install the server itself "
-                "and name its program, or have the container serve MCP by HTTP and give its `url`"
+                f"`{self.program}` starts a container, which no process in a sandbox can: name it as the `command` of "
+                "the backend, with nothing around it but its own options, so that the node's container engine starts it"
             )
         return (
             f"`{self.program}` downloads {self.package or 'a package'} at each start, as each process has an empty "

@@ -6,24 +6,35 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.to_thread
 
 from app.backends.packages._lock import Lock, LockRefused, read_lock, scripts_in
 from app.backends.packages._programs import Program, chosen
-from app.backends.packages.recognition import NotInstallable, PackageRequest, at_version, newest_of, recognised
+from app.backends.packages.recognition import (
+    NotInstallable,
+    PackageRequest,
+    at_version,
+    image_runner_of,
+    line_of,
+    newest_of,
+    recognised,
+)
 from app.backends.packages.registries import Source, ToolMissing, of_npm, of_pypi
 from app.backends.packages.store import Building, Store
 from app.backends.packages.workshop import InstallFailed, Workshop
 from app.domain import BackendSpec, Package
 from app.errors import BackendExited, InvalidRequest, NotFound
 from app.storage.packages import StoredLock
+
+if TYPE_CHECKING:
+    from app.backends.images.images import Images
 
 RESOLVE_S, INSTALL_S = 60.0, 120.0
 ACT_S = 90.0  # for what a person waits for
@@ -52,10 +63,12 @@ class Locks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """Addresses from the node's settings; None: npm's and uv's own configuration on this node."""
+    """Addresses from the node's settings; None: npm's and uv's own configuration on this node. `engine`: what starts
+    images; None: nothing does."""
 
     npm: str | None = None
     pypi: str | None = None
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +115,11 @@ class Packages:
         it names the same, else a new lock, which is stored, and installed here.
 
         Raises:
-            InvalidRequest: there is no such package, or it could not be installed.
+            InvalidRequest: there is no such package, or it could not be installed; likewise an image.
             QuotaExceeded: the tenant has as many packages as it may have.
         """
+        if spec.url is None and image_runner_of(line_of(spec.command, spec.args)) is not None:
+            return await self._images.resolved(spec, known)
         if known is not None and (spec.command, spec.args) == (known.command, known.args):
             return replace(spec, package=known.package)  # also where it was registered before there were packages
         request = _request_of(spec)
@@ -168,6 +183,13 @@ class Packages:
         stored = StoredLock(lock.hash, package.registry, package.name, package.version, lock.text)
         await self._locks.keep(tenant, stored)
         return package
+
+    @cached_property
+    def _images(self) -> "Images":
+        from app.backends.images.engine import Engine  # noqa: PLC0415 - few nodes have images
+        from app.backends.images.images import Images  # noqa: PLC0415
+
+        return Images(None if self._settings.engine is None else Engine(self._settings.engine))
 
     async def _locked(self, tenant: str, request: PackageRequest) -> Lock:
         """A new lock, from which the package is installed on this node now."""

@@ -15,6 +15,10 @@ RUNNERS: Mapping[tuple[str, ...], Registry] = {
     ("yarn", "dlx"): "npm", ("bunx",): "npm", ("bun", "x"): "npm",
     ("uvx",): "pypi", ("uv", "tool", "run"): "pypi", ("uv", "x"): "pypi", ("pipx", "run"): "pypi",
 }  # fmt: skip
+# Those whose image the rest names (`images.recognition`). Which of the two it is does not matter: a node has its own.
+IMAGE_RUNNERS = (
+    ("docker", "run"), ("podman", "run"), ("docker", "container", "run"), ("podman", "container", "run"),
+)  # fmt: skip
 _NAMES_IT = frozenset({"--from", "--spec"})
 _PACKAGES = frozenset({"--package", "-p"})  # of npm; of uv `-p` is a Python
 _MORE = frozenset({"--with"})
@@ -99,14 +103,20 @@ def recognised(command: str, args: Sequence[str]) -> PackageRequest | None:
     Raises:
         NotInstallable: it names one which cannot be installed.
     """
-    line = _line(command, args)
+    line = line_of(command, args)
     words = runner_of(line)
     return None if words is None else _read(words, line[len(words) :])
 
 
 def names_package(command: str, args: Sequence[str]) -> bool:
-    """Whether the command line begins as one that names a package."""
-    return runner_of(_line(command, args)) is not None
+    """Whether the command line begins as one that names a package, or an image."""
+    line = line_of(command, args)
+    return runner_of(line) is not None or image_runner_of(line) is not None
+
+
+def image_runner_of(line: Sequence[str]) -> tuple[str, ...] | None:
+    """The words at the beginning of a command line that start a container."""
+    return next((words for words in IMAGE_RUNNERS if tuple(line[: len(words)]) == words), None)
 
 
 def newest_of(request: PackageRequest) -> PackageRequest:
@@ -169,7 +179,7 @@ def _is_read_as(request: PackageRequest, command: str, args: Sequence[str]) -> b
         return False
 
 
-def _line(command: str, args: Sequence[str]) -> tuple[str, ...]:
+def line_of(command: str, args: Sequence[str]) -> tuple[str, ...]:
     """From the runner on, behind what only starts it; empty where that also gives it what a backend must say itself."""
     line = plain((command, *args))
     if line.env or line.cwd or (line.wrappers and any("${" in word for word in line.words)):

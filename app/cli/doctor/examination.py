@@ -66,6 +66,7 @@ def _of_settings(settings: Settings | SettingsError) -> list[Step]:
         ("certificate", partial(certificate, settings.tls_cert, settings.tls_key)),
         ("port", partial(network.port, settings.host, settings.port, is_tls=settings.tls_cert is not None)),
         ("traces", partial(tracing, settings.otlp_endpoint, settings.otlp_headers)),
+        (machine.ENGINE, partial(machine.engine, settings.container_engine)),
         ("open files", partial(machine.open_files, settings.max_processes)),
         ("memory", partial(machine.memory, settings.max_processes)),
     ]

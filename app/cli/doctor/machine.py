@@ -16,6 +16,7 @@ from app.jail.spawner.client import Command, SpawnerClient, SpawnFailed
 
 SPAWN_S = 10.0
 LEAST_FILES = 256  # a node with a few sessions
+ENGINE = "container engine"
 FILES_PER_PROCESS = 4  # three pipes and the client's connection
 LEAST_MEMORY_MIB = 256
 MEMINFO = Path("/proc/meminfo")
@@ -45,6 +46,21 @@ def memory(max_processes: int) -> Check:
     if available >= LEAST_MEMORY_MIB:
         return Check("memory", State.OK, detail)
     return Check("memory", State.OPTIONAL, detail, f"A node needs {LEAST_MEMORY_MIB} MiB and what its backends use.")
+
+
+def engine(name: str | None) -> Check:
+    """What starts images. Asks it for its version, and for containers, which its daemon has where it has one."""
+    if name is None:
+        return Check(ENGINE, State.OK, "none: images are not started (TRUNKLINE_CONTAINER_ENGINE)")
+    from app.backends.images.engine import Engine, EngineFailed  # noqa: PLC0415 - few nodes have one
+
+    try:
+        found = Engine(name)
+        detail = f"{found.version}, {found.program}"
+        found.containers("0")
+    except EngineFailed as error:
+        return Check(ENGINE, State.OPTIONAL, str(error), "Only backends that are images need it (docs/images.md).")
+    return Check(ENGINE, State.OK, detail)
 
 
 def spawner() -> list[Check]:

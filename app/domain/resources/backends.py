@@ -185,9 +185,11 @@ class Package:
 
     `lock`: the SHA-256 of the lock, which is stored beside the backends. It changes only by an act. `scripts`: the
     first packages in it that have scripts for their installation, which were not run.
+
+    `oci`: what `docker run` stands for, an image; `lock` is its id, and `version` its tag or digest.
     """
 
-    registry: Literal["npm", "pypi"]
+    registry: Literal["npm", "pypi", "oci"]
     name: str
     version: str
     program: str
@@ -472,6 +474,11 @@ class BackendSpec:
     def key(self) -> tuple[str, str]:
         """Identifies the backend on a node: (tenant, name)."""
         return (self.tenant, self.name)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a container engine starts its processes."""
+        return self.package is not None and self.package.registry == "oci"
 
     @property
     def keeps_state(self) -> bool:

@@ -65,13 +65,15 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Confined:
     """How to start a process, and how it is confined then. `close` after its end, or if it is not started. `handed`:
-    more descriptors for the start, which stay the caller's. `forbidden`: paths that no sandbox opens."""
+    more descriptors for the start, which stay the caller's. `forbidden`: paths that no sandbox opens. `on_close`: who
+    hears of the end, perhaps more than once."""
 
     command: Command
     profile: Profile
     line: EgressLine | None = None
     handed: tuple[int, ...] = ()
     forbidden: tuple[str, ...] = ()
+    on_close: Callable[[], None] | None = None
 
     def take_channels(self) -> tuple[int, ...]:
         """Descriptors for the start, besides stdin, stdout and stderr; they are the caller's from now on."""
@@ -87,6 +89,8 @@ class Confined:
         """Ends its connections through the egress proxy. Idempotent."""
         if self.line is not None:
             self.line.close()
+        if self.on_close is not None:
+            self.on_close()
 
 
 @dataclass(frozen=True, slots=True)

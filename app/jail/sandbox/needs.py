@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.jail.sandbox.environment import chain, interpreter_of
@@ -103,6 +103,18 @@ class NeedsFinder:
         self._known[wanted] = (now, needs)
         return needs
 
+    def opened(self, read: tuple[str, ...], write: tuple[str, ...]) -> Mapping[str, str]:
+        """What is declared, without symbolic links: for a process that sees nothing else of the machine.
+
+        Raises:
+            SpawnFailed: a path is forbidden or missing (stage "sandbox").
+        """
+        try:
+            return _Search(Wanted(("",), "", None, read, write), self.forbidden).declared()
+        except OSError as error:
+            number = error.errno or errno.EIO
+            raise SpawnFailed(number, "sandbox", f"{os.strerror(number)}: {error.filename!r}") from error
+
 
 class _Search:
     """One search: collects what is to be opened."""
@@ -137,6 +149,13 @@ class _Search:
         read = tuple(path for path in _outermost(self._read) if not _is_within(path, write))
         links = {path: to for path, to in self._links.items() if not _is_within(path, (*read, *write))}
         return Needs(program, read, write, tuple(sorted(links.items())))
+
+    def declared(self) -> dict[str, str]:
+        """What is declared, and what it is without links."""
+        wanted = self._wanted
+        self._write = {self._follow(path) for path in wanted.write}
+        writable = {path: self._declared(path, "write") for path in wanted.write}
+        return writable | {path: self._declared(path, "read") for path in wanted.read}
 
     # --- paths
 

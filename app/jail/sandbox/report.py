@@ -7,7 +7,7 @@ from typing import Annotated
 
 from app.domain import BackendSpec, Network, Sandbox
 from app.domain.resources.backends import AllowList, NetworkMode
-from app.jail.sandbox.sandboxes import GUARANTEES, Platform, Sandboxes, effective
+from app.jail.sandbox.sandboxes import CONTAINED, GUARANTEES, Platform, Sandboxes, effective
 from app.jail.sandbox.tiers import Profile, Tier
 
 
@@ -73,6 +73,8 @@ def _backend(sandbox: Sandbox) -> BackendSpec:
 
 def of_backend(view: SandboxView, spec: BackendSpec) -> ProfileView:
     """How this backend is confined on the node of the view."""
+    if spec.is_image:
+        return ProfileView(-1, "none", spec.sandbox.network_kind, (), dict.fromkeys(GUARANTEES, CONTAINED))
     sandbox = effective(spec.sandbox, view.rule, tenant_exempt=spec.sandbox_exempt)
     if sandbox.mode == "off":
         return ProfileView(-1, "none", "host", (), dict.fromkeys(GUARANTEES, "the sandbox of this backend is off"))
@@ -97,6 +99,8 @@ def paths_not_here(sandbox: Sandbox) -> list[str]:
 
 def why_not_frozen(view: SandboxView, spec: BackendSpec) -> str:
     """Why no process of this backend can be frozen on the node of the view; empty if it can be."""
+    if spec.is_image:
+        return "it runs in a container, which is the engine's"
     if of_backend(view, spec).tier < Tier.BASE:
         return "the sandbox of this backend is off: its processes have no control group"
     return view.why_not_frozen

@@ -1,7 +1,8 @@
 """Sandboxes: how the processes of this node are confined, and what that is worth."""
 
+import errno
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,6 +13,7 @@ from app.jail.sandbox.composer import Composer, Confined, Place, group_name, unc
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.probes.prober import TierReport, best_tier
 from app.jail.sandbox.tiers import PORTS_ONLY, PROBED_AS, WEAKER, Profile, Tier, promised
+from app.jail.spawner.client import SpawnFailed
 
 Platform = Literal["auto", "require"]  # the setting SANDBOX
 
@@ -29,6 +31,9 @@ def effective(sandbox: Sandbox, platform: Platform, *, tenant_exempt: bool) -> S
 
 GUARANTEES: tuple[Guarantee, ...] = ("files", "network", "memory", "pids", "processes")
 
+CONTAINED = "a container engine confines it, which no probe has tried"
+CONTAINER_STAGE = "container engine"  # of a report that no container was started
+
 log = logging.getLogger(__name__)
 
 
@@ -36,9 +41,19 @@ class SandboxUnavailable(Exception):
     """This node does not enforce what the backend requires. The message says what, and why."""
 
 
+Contain = Callable[[BackendSpec, Profile], Awaitable[Confined]]
+
+
+async def no_containers(spec: BackendSpec, profile: Profile) -> Confined:
+    """On a node without a container engine. Raises SpawnFailed."""
+    words = f"{spec.name} runs in a container, and this node has no engine for those (CONTAINER_ENGINE)"
+    raise SpawnFailed(errno.ENOENT, CONTAINER_STAGE, words)
+
+
 class Sandboxes:
     """`reports`: what the probes found with each network, of at least every tier from the one that is used upwards.
-    `memory_mb_of`: what all processes of a tenant may use together; None if there is no limit."""
+    `memory_mb_of`: what all processes of a tenant may use together; None if there is no limit. `contain`: what starts
+    an image."""
 
     def __init__(
         self,
@@ -47,9 +62,10 @@ class Sandboxes:
         rule: Platform,
         reports: Sequence[TierReport],
         memory_mb_of: Callable[[str], int | None] = lambda tenant: None,
+        contain: Contain = no_containers,
     ) -> None:
         self.machine, self.reports, self.rule = machine, reports, rule
-        self._composer, self._memory_mb_of = composer, memory_mb_of
+        self._composer, self._memory_mb_of, self._contain = composer, memory_mb_of, contain
         self._by_tier: dict[tuple[Tier, Network], TierReport] = {(each.tier, each.network): each for each in reports}
 
     @property
@@ -68,6 +84,8 @@ class Sandboxes:
 
     def profile(self, spec: BackendSpec) -> Profile:
         """How this backend's processes are confined here, whether or not that is what it requires."""
+        if spec.is_image:
+            return Profile(Tier.NONE, spec.sandbox.network_kind, missing=dict.fromkeys(GUARANTEES, CONTAINED))
         sandbox = self._effective(spec)
         if sandbox.mode == "off":
             missing = dict.fromkeys(GUARANTEES, "the sandbox of this backend is off")
@@ -134,6 +152,8 @@ class Sandboxes:
         profile = self.profile(spec)
         if sandbox.mode == "require":
             refuse_without(sandbox.require or GUARANTEES, profile)
+        if spec.is_image:
+            return await self._contain(spec, profile)
         memory_mb, is_asked = self._memory_mb_of(spec.tenant), self._may_ask_a_proxy(spec, profile)
         return await self._composer.compose(spec, place, profile, memory_mb, with_deaf_proxy=is_asked)
 

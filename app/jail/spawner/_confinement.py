@@ -140,9 +140,9 @@ def _arrange_descriptors(
         if "inner_seccomp" in confinement:
             _store(seccomp.program(confinement["inner_seccomp"]), INNER_SECCOMP_FD)
             kept.append(INNER_SECCOMP_FD)
-        for number, text in confinement.get("inner_texts", {}).items():
-            _store(text.encode("utf-8", "surrogateescape"), int(number))
-            kept.append(int(number))
+    for number, text in confinement.get("inner_texts", {}).items():
+        _store(text.encode("utf-8", "surrogateescape"), int(number))
+        kept.append(int(number))
     syscalls.close_all_but(*kept)
 
 

@@ -86,8 +86,8 @@ class Confinement(TypedDict, total=False):
     `seccomp`: names of filters (`seccomp.FILTERS`) for the child itself. `inner_seccomp`: for what a wrapper such as
     bubblewrap executes: their program can be read from descriptor INNER_SECCOMP_FD after exec. `is_wrapped`: `argv` is
     such a wrapper, which writes the pid of what it started to INNER_STATUS_FD (`--json-status-fd`). What it executes
-    finds stdin and stdout at INNER_STDIN_FD and INNER_STDOUT_FD (TAKES_PIPES). `inner_texts`: what the wrapper,
-    and what it executes, can read from descriptors, by their numbers.
+    finds stdin and stdout at INNER_STDIN_FD and INNER_STDOUT_FD (TAKES_PIPES). `inner_texts`: what the program,
+    or the wrapper and what it executes, can read from descriptors, by their numbers.
     `own_network`: a network namespace that has only a loopback; a wrapper inherits it and makes none. `proxy_port`:
     the port of 127.0.0.1 there at which a listener is made. `forwarded`: more listeners. They are sent through the
     order's fourth descriptor, a socket, in one message.

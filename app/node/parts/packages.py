@@ -1,7 +1,8 @@
-"""Packages of npm and PyPI: where they are installed on this node, and from what."""
+"""Packages of npm and PyPI: where they are installed on this node, and from what. And images: what starts them."""
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -14,6 +15,9 @@ from app.jail.sandbox.sandboxes import Sandboxes
 from app.node.parts.opening import Opening
 from app.node.parts.records import Records
 from app.storage.packages import PackageRepository
+
+if TYPE_CHECKING:
+    from app.backends.images.containers import Containers
 
 log = logging.getLogger(__name__)
 
@@ -33,5 +37,21 @@ async def open_packages(
         log.info("removed %d packages that were half installed", left)
     finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
     workshop = Workshop(sandboxes, finder, opening.metrics, WayOut(proxy, settings.outbound_ca))
-    registries = RegistrySettings(settings.npm_registry, settings.pypi_index)
+    registries = RegistrySettings(settings.npm_registry, settings.pypi_index, settings.container_engine)
     return Packages(store, workshop, PackageRepository(records.database), registries, in_use)
+
+
+async def open_containers(opening: Opening) -> "Containers | None":
+    """Removes those that a node has left which was killed. None: this one has no engine."""
+    settings = opening.settings
+    if settings.container_engine is None:
+        return None
+    from app.backends.images.containers import Containers  # noqa: PLC0415 - few nodes have an engine
+    from app.backends.images.engine import Engine  # noqa: PLC0415
+
+    finder = NeedsFinder([str(settings.data_dir), str(settings.homes)])
+    containers = Containers(Engine(settings.container_engine), finder, settings.data_dir / "containers")
+    opening.stack.push_async_callback(containers.aclose)
+    if left := await anyio.to_thread.run_sync(containers.clean):
+        log.info("removed the containers of %d nodes that had died", left)
+    return containers

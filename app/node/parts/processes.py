@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -29,7 +30,7 @@ from app.limits.tenant_budgets import TenantBudgets
 from app.limits.tenant_memory import TenantMemory
 from app.node.parts.credentials import Credentials
 from app.node.parts.opening import Opening
-from app.node.parts.packages import open_packages
+from app.node.parts.packages import open_containers, open_packages
 from app.node.parts.records import Records
 from app.node.parts.sandboxing import open_sandboxes, proxy_of_processes
 from app.node.parts.upstreams import open_upstreams
@@ -45,6 +46,9 @@ from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
 from app.storage.tenants import TenantRepository
 
+if TYPE_CHECKING:
+    from app.backends.images.containers import Containers
+
 _MOVE = "move what is still needed (docs/operations.md, Homes), then remove it"
 
 log = logging.getLogger(__name__)
@@ -53,12 +57,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`supervisor` owns them, `pool` hands them out, `leasing` shares or restarts them for sessions; `upstreams` has
-    the sessions with servers elsewhere. `packages` installs what commands name. `catalog` knows what all of them offer,
-    `knowledge` what administrators have written for their users, `toolsets` who uses several of them. `budgets`: how
-    many processes a tenant may start; `memory` ends those that are too much. `shares`: of the event loop."""
+    the sessions with servers elsewhere. `packages` installs what commands name, `containers` starts images. `catalog`
+    knows what all of them offer, `knowledge` what administrators have written for their users, `toolsets` who uses
+    several of them. `budgets`: how many processes a tenant may start; `memory` ends those that are too much. `shares`:
+    of the event loop."""
 
     sandboxes: Sandboxes
     packages: Packages
+    containers: "Containers | None"
     supervisor: Supervisor
     budgets: TenantBudgets
     memory: TenantMemory
@@ -77,8 +83,8 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     """Starts no process yet. Raises SettingsError: the directory of homes cannot be made."""
     settings, metrics, stack = opening.settings, opening.metrics, opening.stack
     budgets = TenantBudgets(metrics, partial(_limits_of, records.tenants))
-    proxy = proxy_of_processes(settings)
-    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of, proxy)
+    proxy, containers = proxy_of_processes(settings), await open_containers(opening)
+    sandboxes = await open_sandboxes(opening, budgets.memory_mb_of, proxy, containers)
     packages = await open_packages(opening, records, sandboxes, lambda: _folders_in_use(supervisor), proxy)
     options = SupervisorOptions(
         confiner=sandboxes,
@@ -109,8 +115,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         room=ProcessRoom(settings.shed_sessions_percent / 100, due=partial(due_to_clients, metrics)).left,
     )
     await stack.enter_async_context(pool)
-    apis = Apis(records.backends.api)
-    upstreams = await open_upstreams(opening, credentials, apis, failures)
+    upstreams = await open_upstreams(opening, credentials, apis := Apis(records.backends.api), failures)
     documents = Documents(partial(upstreams.fetch, limit_bytes=MAX_DOCUMENT_BYTES), apis)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))
@@ -121,6 +126,7 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     return Processes(
         sandboxes,
         packages,
+        containers,
         supervisor,
         budgets,
         memory,

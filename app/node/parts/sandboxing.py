@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio
@@ -21,21 +22,27 @@ from app.jail.sandbox.machine import examine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.probes.probing import Probing
 from app.jail.sandbox.probes.targets import targets_of
-from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes
+from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes, no_containers
 from app.jail.sandbox.uids import uid_of
 from app.jail.spawner.client import SpawnerClient
 from app.node.parts.opening import Opening
 from app.node.parts.own_parts import own_parts
 from app.settings.settings import Settings
 
+if TYPE_CHECKING:
+    from app.backends.images.containers import Containers
+
 log = logging.getLogger(__name__)
 
 
 async def open_sandboxes(
-    opening: Opening, memory_mb_of: Callable[[str], int | None], proxy: NodeProxy | None = None
+    opening: Opening,
+    memory_mb_of: Callable[[str], int | None],
+    proxy: NodeProxy | None = None,
+    containers: "Containers | None" = None,
 ) -> Sandboxes:
     """Finds out what holds on this machine. `memory_mb_of`: what all processes of a tenant may use together; `proxy`:
-    what their connections go through.
+    what their connections go through; `containers`: what starts images.
 
     Raises:
         SpawnFailed: no process can be started at all.
@@ -60,7 +67,8 @@ async def open_sandboxes(
     finally:
         await spawner.aclose()
     composer = Composer(machine, finder, egress, authorities)
-    sandboxes = Sandboxes(machine, composer, settings.sandbox, reports, memory_mb_of)
+    contain = no_containers if containers is None else containers.contain
+    sandboxes = Sandboxes(machine, composer, settings.sandbox, reports, memory_mb_of, contain)
     opening.metrics.sandbox_tier.set(sandboxes.tier)
     enforced = sandboxes.profile(BackendSpec("", "", "")).enforced
     for guarantee in GUARANTEES:

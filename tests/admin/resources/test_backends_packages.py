@@ -2,6 +2,8 @@
 
 import pytest
 
+from app.backends.images.images import Images
+
 PATH = "/api/v1/tenants/acme/backends"
 NOTES = {"name": "notes", "command": "npx", "args": ["-y", "notes-mcp", "--port", "3"]}
 
@@ -35,5 +37,60 @@ async def test_only_the_platform_registers_a_package(rig, method):
     assert (await rig.ask("POST", PATH, {"name": "notes", "command": "notes"})).status_code == 201
     key = await rig.key("acme", "tenant:admin")
     body = {**NOTES, "name": "other"} if method == "POST" else {"command": "npx", "args": ["notes-mcp"]}
+    path = PATH if method == "POST" else f"{PATH}/notes"
+    assert (await rig.ask(method, path, body, key=key)).status_code == 403
+
+
+# --- images
+
+TIME = {"name": "time", "command": "docker", "args": ["run", "-i", "--rm", "-e", "API_KEY=k3y-of-it", "mcp/time:2"]}
+
+
+async def test_a_command_that_names_an_image_is_stored_with_its_id(rig):
+    made = await rig.ask("POST", PATH, TIME)
+    assert made.status_code == 201
+    assert made.json()["package"] == {
+        "registry": "oci", "name": "mcp/time", "version": "2", "program": "", "lock": "a" * 64, "scripts": [],
+    }  # fmt: skip
+    assert "k3y-of-it" not in made.text
+    assert (await rig.admin.backends.get("acme", "time")).is_image
+    same = await rig.ask("PATCH", f"{PATH}/time", {"max_processes": 3})
+    assert (same.status_code, same.json()["package"]) == (200, made.json()["package"])
+    changed = await rig.ask("PATCH", f"{PATH}/time", {"command": "notes", "args": []})
+    assert changed.json()["package"] is None
+
+
+@pytest.mark.parametrize(("change", "pointer", "words"), [
+    ({"args": ["run", "--privileged", "x"]}, "#/args", "gives a container rights over the node"),
+    ({"args": ["run", "-v", "/var/run/docker.sock:/s", "x"]}, "#/args", "no container is given a socket"),
+    ({"args": ["run", "--", "-x"]}, "#/args", "is not the name of an image"),
+    ({"sandbox": {"network": "web"}}, "#/sandbox/network", "a container has no network yet"),
+    ({"cwd": "/srv"}, "#/cwd", "as `-w DIRECTORY`"),
+    ({"start": "auto"}, "#/start", "no container is forked"),
+])  # fmt: skip
+async def test_what_no_container_can_have_is_refused_where_it_stands(rig, change, pointer, words):
+    assert (await rig.ask("POST", PATH, TIME)).status_code == 201
+    for method, path, body in (("POST", PATH, {**TIME, "name": "other", **change}), ("PATCH", f"{PATH}/time", change)):
+        refused = await rig.ask(method, path, body)
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
+        assert words in refused.json()["detail"]
+
+
+async def test_without_an_engine_an_image_is_refused_with_what_to_do(rig, monkeypatch):
+    monkeypatch.setattr(rig.admin.packages, "images", Images(None))
+    refused = await rig.ask("POST", PATH, TIME)
+    assert refused.status_code == 422
+    assert "set CONTAINER_ENGINE to podman or docker" in refused.json()["detail"]
+    document = {"mcpServers": {"time": {"command": "docker", "args": TIME["args"]}}}
+    imported = await rig.ask("POST", f"{PATH}:import", {"document": document, "apply": True})
+    (entry,) = imported.json()["entries"]
+    assert "set CONTAINER_ENGINE to podman or docker" in " ".join(entry["problems"])
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_only_the_platform_registers_an_image(rig, method):
+    assert (await rig.ask("POST", PATH, {"name": "notes", "command": "notes"})).status_code == 201
+    key = await rig.key("acme", "tenant:admin")
+    body = TIME if method == "POST" else {"command": "docker", "args": TIME["args"]}
     path = PATH if method == "POST" else f"{PATH}/notes"
     assert (await rig.ask(method, path, body, key=key)).status_code == 403

@@ -90,7 +90,7 @@ def test_an_import_says_what_is_missing_and_what_helps():
     notes, box, far, shell, git = parse(json.dumps({"mcpServers": servers}))
     assert notes.problems == ()
     assert notes.notes[-1] == "notes-mcp is installed once, from npm, when it is registered"
-    assert "no process of the gateway can" in box.notes[-1]
+    assert box.notes[-1] == "x is started by the node's container engine (CONTAINER_ENGINE)"
     assert far.notes == ()
     assert shell.notes[-1] == notes.notes[-1]
     assert "publish it to a registry" in git.problems[0]

@@ -61,7 +61,7 @@ def test_a_version_of_python_is_recognised():
 
 
 @pytest.mark.parametrize("line", [
-    "node server.js", "npm start", "uv run server.py", "python -m notes", "docker run notes", "bash -c 'A=b npx a'",
+    "node server.js", "npm start", "uv run server.py", "python -m notes", "bash -c 'A=b npx a'",
     "sh -c 'cd /srv && npx a'", "env A=b npx a", "uv run time", "uv run --with a b.py", "uv run --with a python -m b",
     "uv run --with a ./b", "uv run --directory /srv --with a b", "uv run --with", "uv run --with a",
     "sh -c 'npx a $HOME'", "bash -c 'npx a | tee log'",

@@ -22,6 +22,7 @@ from app.cluster.redis import survey
 from app.cluster.redis.survey import Survey
 from app.jail.spawner.client import SpawnerClient, SpawnFailed
 from app.storage.migrate import upgrade
+from tests.backends.images.rig import STATE, StandIn
 from tests.integration.stopwatch import Stopwatch
 from tests.redis_servers import RedisServer
 
@@ -88,6 +89,7 @@ def test_a_fresh_machine_is_well_and_nothing_is_made(capsys, data_dir):
         "memory",
         "traces",
         "certificate",
+        "container engine",
     }
     assert needed | {"spawner", "no_new_privs", "node", "npm", "uv", "git"} | SANDBOX == set(checks)
     assert all(checks[name]["state"] == "ok" for name in needed - {"open files", "memory"})
@@ -124,6 +126,17 @@ def test_what_is_missing_is_named_at_the_end(capsys, data_dir, monkeypatch):
 
 
 # --- one by one
+
+
+def test_the_container_engine_is_named_with_its_version_or_why_it_cannot_be_used(tmp_path, monkeypatch):
+    engine = StandIn(tmp_path / "engine")
+    monkeypatch.setenv(STATE, str(engine.state))
+    assert machine.engine(engine.name) == Check(machine.ENGINE, State.OK, f"podman version 4.3.1, {engine.name}")
+    assert machine.engine(None).state is State.OK
+    lacking = machine.engine("no-such-engine")
+    assert (lacking.state, "this node has no such program" in lacking.detail) == (State.OPTIONAL, True)
+    (engine.state / "containers").rmdir()  # as where its daemon does not run
+    assert machine.engine(engine.name).state is State.OPTIONAL
 
 
 def test_a_data_directory_that_others_can_read_is_pointed_at(tmp_path):

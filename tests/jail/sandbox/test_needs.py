@@ -395,3 +395,25 @@ def test_files_that_a_process_may_write_name_nothing_else_for_it(root, elsewhere
     programs.append(program(mine / "server", f"#!{elsewhere}/bin/tool\n"))
     for each in programs:
         assert own(find(each, write=(str(mine),)), root) == set(), each
+
+
+# --- what is declared, alone
+
+
+def test_what_is_declared_is_found_without_links_for_who_sees_nothing_else(root):
+    (root / "a").mkdir()
+    link(root / "to-a", "a")
+    finder = NeedsFinder([str(root / "data")])
+    found = finder.opened((str(root / "to-a"),), (str(root / "a"),))
+    assert found == {str(root / "to-a"): str(root / "a"), str(root / "a"): str(root / "a")}
+    assert finder.opened((), ()) == {}
+
+
+def test_what_is_declared_alone_is_refused_as_for_any_sandbox(root):
+    (root / "data").mkdir()
+    link(root / "to-data", "data")
+    finder = NeedsFinder([str(root / "data")])
+    refused = {"data": "no sandbox opens", "to-data": "no sandbox opens", "x": "there is no", "": "contains"}
+    for path, why in refused.items():
+        with pytest.raises(SpawnFailed, match=why):
+            finder.opened((), (str(root / path),))

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from app.domain import BackendSpec, ProcessLimits, Sandbox
+from app.domain import BackendSpec, Package, ProcessLimits, Sandbox
 from app.jail.sandbox.report import of_backend, view_of, why_not_frozen
+from app.jail.sandbox.sandboxes import CONTAINED
 from app.jail.sandbox.tiers import Tier
 from tests.jail.sandbox.test_sandboxes import HELD, report, sandboxes
 
@@ -38,3 +39,12 @@ def test_why_no_process_of_a_backend_can_be_frozen():
     assert why_not_frozen(replace(view, why_not_frozen=""), spec) == ""
     off = replace(spec, sandbox=Sandbox(mode="off"))
     assert why_not_frozen(replace(view, why_not_frozen=""), off).startswith("the sandbox of this backend is off")
+
+
+def test_of_an_image_nothing_is_said_to_be_enforced():
+    view = view_of("n1", sandboxes(*HELD))
+    spec = BackendSpec("acme", "x", "docker", package=Package("oci", "x", "latest", "", "a" * 64))
+    shown = of_backend(view, spec)
+    assert (shown.tier, shown.name, shown.network, shown.enforced) == (-1, "none", "none", ())
+    assert set(shown.missing.values()) == {CONTAINED}
+    assert why_not_frozen(replace(view, why_not_frozen=""), spec) == "it runs in a container, which is the engine's"

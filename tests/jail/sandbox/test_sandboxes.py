@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain import BackendSpec, ProcessLimits, Sandbox
+from app.domain import BackendSpec, Package, ProcessLimits, Sandbox
 from app.jail.egress.egress import Egress
 from app.jail.sandbox.cgroup_roots import CgroupRoots
 from app.jail.sandbox.composer import Composer, Place
@@ -12,8 +12,16 @@ from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.probes.prober import Attempt, TierReport
 from app.jail.sandbox.report import of_backend, view_of
-from app.jail.sandbox.sandboxes import GUARANTEES, Sandboxes, SandboxUnavailable, Unconfined
+from app.jail.sandbox.sandboxes import (
+    CONTAINED,
+    CONTAINER_STAGE,
+    GUARANTEES,
+    Sandboxes,
+    SandboxUnavailable,
+    Unconfined,
+)
 from app.jail.sandbox.tiers import PORTS_ONLY, WEAKER, Tier, promised
+from app.jail.spawner.client import SpawnFailed
 from app.telemetry.metrics import Metrics
 
 NETWORKS = ("none", "web", "host")
@@ -172,3 +180,30 @@ async def test_unconfined_is_said_to_be_nothing():
         "host",
         frozenset(),
     )
+
+
+# --- images
+
+
+def image(**sandbox) -> BackendSpec:
+    package = Package("oci", "mcp/time", "latest", "", "a" * 64)
+    return BackendSpec("acme", "time", "docker", args=("run", "mcp/time"), package=package, sandbox=Sandbox(**sandbox))
+
+
+def test_of_a_container_nothing_is_claimed():
+    for found in (sandboxes(*HELD), sandboxes(*HELD, rule="require")):
+        profile = found.profile(image())
+        assert (profile.tier, profile.network, profile.enforced) == (Tier.NONE, "none", frozenset())
+        assert profile.missing == dict.fromkeys(GUARANTEES, CONTAINED)
+
+
+@pytest.mark.parametrize(("rule", "spec"), [("require", image()), ("auto", image(mode="require", require=("files",)))])
+async def test_no_image_starts_where_a_guarantee_is_required(rule, spec):
+    with pytest.raises(SandboxUnavailable, match="a container engine confines it, which no probe has tried"):
+        await sandboxes(*HELD, rule=rule).confine(spec, Place("/h", "/t"))
+
+
+async def test_a_node_without_an_engine_starts_no_image():
+    with pytest.raises(SpawnFailed, match="this node has no engine") as caught:
+        await sandboxes(*HELD).confine(image(), Place("/h", "/t"))
+    assert caught.value.stage == CONTAINER_STAGE
