@@ -23,9 +23,9 @@ class Line:
         self.heal()
         self.port = 0
 
-    async def open(self) -> None:
+    async def open(self, address: str = "127.0.0.1") -> None:
         """Takes a port, for good."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, address, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def aclose(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from app.cli.updating import _lines, _notes
 
-OLD = {"name": "notes", "version": "1.0", "lock": "1", "scripts": []}
+OLD = {"registry": "npm", "name": "notes", "version": "1.0", "lock": "1", "scripts": []}
 NEW = {**OLD, "version": "2.0", "lock": "2"}
 SAME: dict[str, list[str]] = {"added": [], "removed": [], "changed": []}
 FAILURE = {"step": "tools", "reason": "backend_exited", "detail": "exit status 1", "hint": None, "stderr": ["no TOKEN"]}
@@ -32,6 +32,7 @@ def test_what_changes_is_a_line_each():
     ({"applied": False}, "  its tools are the same", "this was a dry run"),
     ({"after": OLD, "tools": None, "applied": False}, "notes: 1.0 -> 1.0", "nothing to change"),
     ({"after": {**OLD, "lock": "3"}}, "  the same version, with other versions of what it needs", "updated n"),
+    ({"after": {**OLD, "registry": "oci", "lock": "3"}}, "  another image of that name", "updated n"),
     ({"before": None}, "notes: not installed -> 2.0", "updated n"),
     ({"tools": None}, "notes: 1.0 -> 2.0", "is not known"),
     ({"tools": None, "failure": FAILURE, "applied": False}, "notes: 1.0 -> 2.0", "does not work: exit status 1"),

@@ -13,6 +13,7 @@ from app.errors import InvalidRequest
 
 ACT_S = 90.0  # for what a person waits for
 AT_ONCE = 2  # of a node; others wait
+_MADE_HERE = "localhost/"  # how the names of images begin that no registry has
 NO_ENGINE = (
     "this command starts a container, and the gateway has no engine for those: have a platform administrator set "
     "CONTAINER_ENGINE to podman or docker on each node, or install the server itself and name its program as `command`"
@@ -39,24 +40,35 @@ class Images:
         _require_fitting(spec, request)
         if known is not None and known.is_image and _names_same(known, request):
             return replace(spec, package=known.package)
+        return replace(spec, package=await self._packaged(request))
+
+    async def updated(self, spec: BackendSpec) -> BackendSpec:
+        """The backend with what the name of its image means now where the engine gets it from. Raises as `resolved`."""
+        request = _request_of(spec)
+        _require_fitting(spec, request)
+        return replace(spec, package=await self._packaged(request, is_newest=not request.name.startswith(_MADE_HERE)))
+
+    async def _packaged(self, request: ImageRequest, *, is_newest: bool = False) -> Package:
+        """Raises InvalidRequest."""
         if self._engine is None:
             raise InvalidRequest(NO_ENGINE, field="command")
         try:
             with anyio.fail_after(ACT_S):
                 async with self._places:
-                    image = await anyio.to_thread.run_sync(self._found, request, abandon_on_cancel=True)
+                    image = await anyio.to_thread.run_sync(self._found, request, is_newest, abandon_on_cancel=True)
         except TimeoutError:
             words = f"the image {request.reference} could not be had within {ACT_S:g} s; try again"
             raise InvalidRequest(words, field="command") from None
         except EngineFailed as error:
             words = f"the image {request.reference} cannot be had: {error}"
             raise InvalidRequest(words, field="command") from None
-        package = Package("oci", request.name, request.tag or request.digest or "latest", "", image.id)
-        return replace(spec, package=package)
+        return Package("oci", request.name, request.tag or request.digest or "latest", "", image.id)
 
-    def _found(self, request: ImageRequest) -> Image:
+    def _found(self, request: ImageRequest, is_newest: bool) -> Image:
         """Raises EngineFailed."""
         assert self._engine is not None
+        if is_newest:
+            self._engine.pull(request.reference, ACT_S)
         try:
             return self._engine.image(request.reference)
         except ImageUnfit:

@@ -118,7 +118,7 @@ class Packages:
             InvalidRequest: there is no such package, or it could not be installed; likewise an image.
             QuotaExceeded: the tenant has as many packages as it may have.
         """
-        if spec.url is None and image_runner_of(line_of(spec.command, spec.args)) is not None:
+        if _names_image(spec):
             return await self._images.resolved(spec, known)
         if known is not None and (spec.command, spec.args) == (known.command, known.args):
             return replace(spec, package=known.package)  # also where it was registered before there were packages
@@ -131,12 +131,17 @@ class Packages:
 
     async def updated(self, spec: BackendSpec, version: str | None) -> BackendSpec:
         """The backend with the newest version of its package that its command allows, or with this one: a new lock,
-        which is stored, and installed here. Its `args` name the version then, if they have named one.
+        which is stored, and installed here. Its `args` name the version then, if they have named one. Of an image: with
+        what its name means now.
 
         Raises:
             InvalidRequest: its command names no package, there is no such version, or it could not be installed.
             QuotaExceeded: the tenant has as many packages as it may have.
         """
+        if _names_image(spec):
+            if version is not None:
+                raise InvalidRequest("an image has its version in its name: change that in `args`", field="to")
+            return await self._images.updated(spec)
         request, args = _request_of(spec), spec.args
         if request is None:
             raise InvalidRequest("its command names no package that is installed from a registry")
@@ -351,6 +356,10 @@ class Packages:
             for lock in await anyio.to_thread.run_sync(self._store.forget_unused, wanted, in_use):
                 self._programs.pop(lock, None)
                 logger.info("removed a package that no backend needs any more", extra={"lock": lock})
+
+
+def _names_image(spec: BackendSpec) -> bool:
+    return spec.url is None and image_runner_of(line_of(spec.command, spec.args)) is not None
 
 
 def _request_of(spec: BackendSpec) -> PackageRequest | None:

@@ -35,6 +35,18 @@ async def test_a_tag_becomes_the_id_that_it_has_now_and_stays_that(engine, image
     assert (newer.package.version, newer.package.lock == later) == ("2", False)
 
 
+async def test_an_update_gets_what_the_name_means_now(engine, images):
+    engine.add("mcp/time", *python("echo"))
+    spec = await images.resolved(TIME)
+    with pytest.raises(InvalidRequest, match=r"cannot be had: `podman pull` failed .*manifest unknown"):
+        await images.updated(spec)
+    identity = engine.add("mcp/time", *python("slow"), here=False)
+    assert (await images.updated(spec)).package == replace(spec.package, lock=identity)
+    made_here = replace(TIME, args=("run", "localhost/time"))
+    identity = engine.add("localhost/time", *python("echo"))
+    assert (await images.updated(made_here)).package.lock == identity
+
+
 async def test_what_is_not_here_is_pulled_by_the_engine_in_this_act(engine, images):
     identity = engine.add("mcp/time", *python("echo"), here=False)
     assert (await images.resolved(TIME)).package.lock == identity
