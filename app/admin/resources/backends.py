@@ -1,8 +1,8 @@
 """…/backends and …/failures, of one tenant."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Self
@@ -11,6 +11,17 @@ import anyio.to_thread
 from fastapi import Path, Request, Response
 from pydantic import BaseModel, Field
 
+from app.admin._backend_rights import (
+    is_only_asked_for,
+    is_theirs,
+    own_scope,
+    require_may_allow,
+    require_may_check,
+    require_may_register,
+    require_theirs,
+    scope_to_add,
+    scope_to_change,
+)
 from app.admin._backend_state import (
     ChangedBackend,
     KeptFailure,
@@ -42,9 +53,8 @@ from app.backends.upstreams.upstream_secrets import destination_of, opened, seal
 from app.cluster.node_status.questions import BACKENDS, FAILURES, SANDBOX
 from app.cluster.node_status.views import FailureView
 from app.concurrency.at_once import at_once
-from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant, is_name, views
+from app.domain import BackendSpec, Scope, Tenant, is_name, views
 from app.domain.resources.backends import HIDDEN, SECRETS_OF_CONNECT
-from app.domain.resources.destinations import not_covered
 from app.domain.resources.members import flat, plain
 from app.errors import BackendError, BackendNotFound, Conflict, Forbidden, InvalidRequest
 from app.http.problems import responses
@@ -53,16 +63,11 @@ from app.protocol.openapi.document import UnfitDocument, is_url
 from app.storage.tools.approvals import Judgement
 from app.text.credentials import restored, secrets_in
 from app.text.pem import PemRefused, require_key_of
+from app.text.terminal.text import printable
 
 router = ResourceRouter(tags=["backends"])
 
-# What administrators of a tenant may change.
-_OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
-# And of a backend that is reached by URL: of another one these are a matter of the platform.
-_OF_URL = _OF_TENANT | {
-    "url", "openapi", "transport", "headers", "connect", "recovery", "calls_per_session", "timeouts",
-}  # fmt: skip
-
+MAX_WHO = 200  # characters of who asks for a backend
 BackendName = Annotated[str, Path(description="The backend's name.")]
 
 
@@ -138,7 +143,7 @@ class CheckAnswer(BaseModel):
         steps = [StepAnswer(step=step.name, ms=step.ms) for step in result.steps]
         found = result.findings.missed
         scopes = [
-            None if each.proposal is None else _scope_to_add(spec, member_of(each), each.proposal, tenant)
+            None if each.proposal is None else scope_to_add(spec, member_of(each), each.proposal, tenant)
             for each in found
         ]
         may = [each is not None and has_scope(access.principal, access.tenant, each) for each in scopes]
@@ -168,7 +173,12 @@ class ListedFailure(KeptFailure):
 async def create_backend(access: MayManage, body: BackendBody, response: Response) -> ChangedBackend:
     """Registers a command, which permits the tenant to run it: only for platform administrators. Or the `url` of a
     server, or the document of an HTTP API (`openapi`), for which nothing is started here: administrators of the tenant
-    may do that too. What of a document could not be made a tool is in `notes`."""
+    may do that too. What of a document could not be made a tool is in `notes`.
+
+    Of commands they may register packages and images that the tenant's `packages_allow` lists, without a path of the
+    node, with no network but what `network_allow` has, and within the usual limits. What else they ask for of those
+    is registered as a request: switched off, until a platform administrator switches it on, and nothing is installed
+    before."""
     spec = await register(access, body)
     response.headers["Location"] = f"/api/v1/tenants/{spec.tenant}/backends/{spec.name}"
     return await _changed(access, response, spec)
@@ -205,22 +215,25 @@ async def change_backend(
     """Changes a backend: open sessions keep their process, new ones get the new version. Or switches it off or on, as
     administrators of the tenant may do too: off, its sessions end within a second on every node, and its processes
     stop. Only the platform switches on what the platform has switched off. They may also have in its
-    `sandbox.network.allow` what the tenant's `network_allow` has."""
+    `sandbox.network.allow` what the tenant's `network_allow` has, and change all of a backend that they may register.
+    """
     asked = patch.model_fields_set - ({"sandbox"} if _is_of_the_network(patch) else set[str]())
-    if asked - _OF_URL and not is_platform_admin(access.principal):
-        raise Forbidden([Scope.PLATFORM_ADMIN])
     spec = await find_backend(access, backend)
-    needed = scope_to_change(spec, asked)
+    needed = Scope.TENANT_ADMIN if await is_theirs(access, spec) else scope_to_change(spec, asked)
     if not has_scope(access.principal, access.tenant, needed):
         raise Forbidden([needed], held=access.principal.scopes)
     if_match.require(BackendAnswer.of(spec))
     switch = switched(access, Switch(spec.enabled, spec.reason, spec.off_by_platform), patch)
     changed = await _patched(access, spec, patch, switch)
     if _is_of_the_network(patch):
-        await _require_may_allow(access, spec.sandbox, changed.sandbox)
-    changed = await access.admin.packages.resolved(changed, spec)
+        await require_may_allow(access, spec.sandbox, changed.sandbox)
+    if scope_to_change(spec, asked) is Scope.PLATFORM_ADMIN:
+        await require_theirs(access, changed)
+    is_granted = changed.enabled and not spec.enabled and spec.package is None
+    changed = await access.admin.packages.resolved(changed, None if is_granted else spec)
     if changed.package != spec.package:  # it may have taken a while
-        await access.require_still(Scope.PLATFORM_ADMIN)
+        await access.require_still(own_scope(access))
+        await require_theirs(access, changed)
     if changed != spec:
         names, changes = " ".join(sorted(patch.model_fields_set)), changes_of_backend(spec, changed)
         act = access.act("backend.change", f"backends/{spec.name}", names, changes=changes)
@@ -236,10 +249,9 @@ async def change_backend(
 
 @router.delete("/backends/{backend}", status_code=204, responses=responses(409, 412))
 async def delete_backend(access: MayPerhapsManage, backend: BackendName, if_match: AskedState) -> None:
-    """Removes a backend and ends its sessions. One that is started by a command only the platform removes."""
-    if not is_platform_admin(access.principal):
-        require_may_register(access, await url_if_there(access, backend))
-    spec = await find_backend(access, backend)
+    """Removes a backend and ends its sessions. One that is started by a command only the platform removes, but for
+    those that administrators of the tenant may register."""
+    spec = await find_removable(access, backend)
     if_match.require(BackendAnswer.of(spec))
     act = access.act("backend.delete", f"backends/{spec.name}", changes=changes_of_backend(spec, None))
     with if_match.still():
@@ -271,7 +283,8 @@ async def check_backend(access: MayManage, backend: BackendName, request: Reques
 
 @asynccontextmanager
 async def _checking(access: Access, spec: BackendSpec) -> AsyncIterator[Check[CheckAnswer]]:
-    """Raises Conflict, StorageUnavailable: it is not checked."""
+    """Raises Conflict, Forbidden, StorageUnavailable: it is not checked."""
+    require_may_check(access, spec)
     tenant, target = await access.admin.tenants.get(access.tenant), f"backends/{spec.name}"
 
     async def check(steps: Steps) -> CheckAnswer:
@@ -315,13 +328,13 @@ async def register(access: Access, body: BackendBody) -> BackendSpec:
         InvalidRequest: its URL may not be reached, or its document cannot be used.
     """
     spec: BackendSpec = body.value(tenant=access.tenant)
-    require_may_register(access, spec.url or spec.openapi)
+    is_request = await is_only_asked_for(access, spec)
     by_platform = is_platform_admin(access.principal)
     _require_secrets(spec)
     spec = await _made(access, spec)
     spec = _granted(access, spec, None, is_given=True)
     spec = _sealed(access, replace(spec, off_by_platform=by_platform and not spec.enabled))
-    spec = await _with_package(access, spec)
+    spec = _as_request(access, spec) if is_request else await _with_package(access, spec)
     act = access.act("backend.create", f"backends/{spec.name}", changes=changes_of_backend(None, spec))
     return await access.admin.backends.create(access.tenant, spec, act=act)
 
@@ -339,8 +352,15 @@ async def _with_package(access: Access, spec: BackendSpec) -> BackendSpec:
         await access.admin.backends.get(access.tenant, spec.name)
         raise Conflict("the name is taken by a backend or a toolset")
     spec = await access.admin.packages.resolved(spec)
-    await access.require_still(Scope.PLATFORM_ADMIN)
-    return spec
+    await access.require_still(own_scope(access))
+    return _as_request(access, spec) if await is_only_asked_for(access, spec) else spec
+
+
+def _as_request(access: Access, spec: BackendSpec) -> BackendSpec:
+    """What only the platform switches on. Nothing of it is installed before that."""
+    who = printable(access.principal.name)[:MAX_WHO]
+    reason = f"asked for by {who}: a platform administrator has to switch it on"
+    return replace(spec, package=None, enabled=False, reason=reason, off_by_platform=True)
 
 
 async def find_backend(access: Access, name: str) -> BackendSpec:
@@ -350,50 +370,20 @@ async def find_backend(access: Access, name: str) -> BackendSpec:
     return await access.admin.backends.get(access.tenant, name)
 
 
-def require_may_register(access: Access, url: str | None) -> None:
-    """A command is permission to execute code. Raises Forbidden."""
-    if url is None and not is_platform_admin(access.principal):
-        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
+async def find_removable(access: Access, name: str) -> BackendSpec:
+    """A backend that who asks may remove. Raises BackendNotFound; Forbidden, also where there is none that they could."""
+    try:
+        spec = await find_backend(access, name)
+    except BackendNotFound:
+        require_may_register(access, None)
+        raise
+    if not await is_theirs(access, spec):
+        require_may_register(access, spec.url)
+    return spec
 
 
 def _is_of_the_network(patch: BackendPatch) -> bool:
     return patch.sandbox is not None and patch.sandbox.model_fields_set == {"network"}
-
-
-async def _require_may_allow(access: Access, old: Sandbox, new: Sandbox) -> None:
-    """Raises Forbidden: it is more than the platform lets the tenant's own administrators give."""
-    if is_platform_admin(access.principal):
-        return
-    kinds = {old.network_kind, new.network_kind}
-    if "allow" not in kinds or kinds & {"web", "host"} or (new.has_web and not old.has_web):
-        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
-    more = set(new.allow) - set(old.allow)
-    lacking = not_covered(more, (await access.admin.tenants.get(access.tenant)).network_allow) if more else []
-    if lacking:
-        why = f": the tenant's `network_allow` does not have {', '.join(sorted(lacking))}"
-        raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes, why=why)
-
-
-def scope_to_change(spec: BackendSpec, members: Collection[str]) -> Scope:
-    """What a change of these members of the backend needs."""
-    of_tenant = _OF_TENANT if spec.url is None else _OF_URL
-    return Scope.TENANT_ADMIN if of_tenant.issuperset(members) else Scope.PLATFORM_ADMIN
-
-
-def _scope_to_add(spec: BackendSpec, member: str, proposal: Mapping[str, Any], tenant: Tenant) -> Scope:
-    """What adding this to a member of the backend needs."""
-    network = proposal.get("network")
-    allow = network["allow"] if isinstance(network, Mapping) else ()
-    if allow and spec.sandbox.network_kind in ("none", "allow") and not not_covered(allow, tenant.network_allow):
-        return Scope.TENANT_ADMIN
-    return scope_to_change(spec, [member])
-
-
-async def url_if_there(access: Access, name: str) -> str | None:
-    try:
-        return (await find_backend(access, name)).url
-    except BackendNotFound:
-        return None  # the answer is that for a command, as the caller may not remove those
 
 
 async def _notes(access: Access, spec: BackendSpec) -> list[str]:

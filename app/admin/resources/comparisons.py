@@ -12,10 +12,9 @@ from functools import partial
 from app.admin._route import ResourceRouter
 from app.admin.context import MayManage, MayPerhapsManage
 from app.admin.idempotency import ONCE
-from app.admin.resources.backends import BackendName, find_backend, require_may_register, url_if_there
+from app.admin.resources.backends import BackendName, find_removable
 from app.admin.resources.issuers import IssuerId, find_issuer, require_platform
 from app.admin.schemas.comparisons import BackendComparison, Comparison, IssuerComparison
-from app.auth.policy import is_platform_admin
 from app.auth.sealing import SealBroken
 from app.auth.tokens import place_of
 from app.backends.upstreams.upstream_secrets import opened
@@ -27,9 +26,7 @@ router = ResourceRouter()
 @router.post("/backends/{backend}:compare", dependencies=[ONCE], tags=["backends"])
 async def compare_backend(access: MayPerhapsManage, backend: BackendName, body: BackendComparison) -> Comparison:
     """Which of these values of `env`, `headers`, `connect`, `args` and `url` the backend has not. Changes nothing."""
-    if not is_platform_admin(access.principal):
-        require_may_register(access, await url_if_there(access, backend))
-    spec = await find_backend(access, backend)
+    spec = await find_removable(access, backend)
     of_process = {f"env.{name}": value for name, value in spec.env.items()}
     open_one, values = opened(access.admin.sealer, spec), body.values()
     different = [

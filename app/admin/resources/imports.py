@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
+from app.admin._backend_rights import is_only_asked_for
 from app.admin._route import ResourceRouter
-from app.admin.context import Access, MayRegister
+from app.admin.context import Access, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.importing import ASK, FORMATS, Entry, looks_like_toml, parse, settle
 from app.admin.resources.backends import register
 from app.admin.schemas.imports import ImportAnswer, ImportBody, ImportedEntry, body_of, validated
-from app.errors import GatewayError, InvalidRequest, StorageUnavailable
+from app.errors import Forbidden, GatewayError, InvalidRequest, StorageUnavailable
 from app.http.problems import responses
 
 router = ResourceRouter(tags=["backends"])
@@ -19,14 +20,15 @@ _PAGE = 200
 
 
 @router.post("/backends:import", dependencies=[ONCE], responses=responses(409))
-async def import_backends(access: MayRegister, body: ImportBody) -> ImportAnswer:
+async def import_backends(access: MayManage, body: ImportBody) -> ImportAnswer:
     """Says which backends a file of MCP servers would create; with `apply` creates them, one by one.
 
-    Servers that cannot become backends are skipped; the answer is 200 either way. Nothing is overwritten.
+    Servers that cannot become backends are skipped; the answer is 200 either way. Nothing is overwritten. For whom the
+    platform registers what, the `POST` of one backend says.
     """
     # In a thread: a file of this size would block the event loop for too long.
     entries = await anyio.to_thread.run_sync(_read, body)
-    entries = settle(entries, await _taken(access))
+    entries = [await _permitted(access, entry) for entry in settle(entries, await _taken(access))]
     if body.apply:
         entries = await _made(access, entries)
     return ImportAnswer(applied=body.apply, entries=[_shown(entry, applied=body.apply) for entry in entries])
@@ -38,6 +40,17 @@ def _read(body: ImportBody) -> list[Entry]:
     except InvalidRequest as error:
         raise InvalidRequest(f"{error}; known formats are {FORMATS}", field="document") from None
     return [validated(entry) for entry in entries]
+
+
+async def _permitted(access: Access, entry: Entry) -> Entry:
+    """With a problem if who asks may not register it, and a note if it becomes a request."""
+    if entry.problems:
+        return entry
+    try:
+        is_request = await is_only_asked_for(access, body_of(entry).value(tenant=access.tenant))
+    except Forbidden as error:
+        return entry.refused(str(error))
+    return entry.noted("a request: a platform administrator has to switch it on") if is_request else entry
 
 
 async def _taken(access: Access) -> set[str]:

@@ -9,10 +9,11 @@ from functools import partial
 from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
+from app.admin._backend_rights import own_scope, require_may_check, require_theirs
 from app.admin._route import ResourceRouter
 from app.admin._step_stream import RESPONSES, Check, StepStream, wants_steps
 from app.admin.audit_changes import changes_of_backend
-from app.admin.context import Access, MayManage, MayRegister
+from app.admin.context import Access, MayManage
 from app.admin.idempotency import ONCE
 from app.admin.resources.backends import BackendName, FailureAnswer, find_backend
 from app.admin.schemas.backends import BackendAnswer, PackageAnswer
@@ -128,18 +129,18 @@ async def list_outdated(access: MayManage) -> OutdatedBackends:
     responses={**responses(409), **RESPONSES},
 )
 async def update_backend(
-    access: MayRegister, backend: BackendName, body: UpdateBody, request: Request
+    access: MayManage, backend: BackendName, body: UpdateBody, request: Request
 ) -> Response | UpdateAnswer:
     """Installs another version of the package that the backend is started from, starts one process of it, asks what it
     offers, and says what is different; with `apply` sessions that begin from then on get it. Open sessions keep the
     version that they have. Tools that have changed wait for approval as ever.
 
-    Nothing is changed if the version cannot be installed, or does not say what it offers: see `failure`. It takes three
+    It is for who may register the package. Nothing is changed if the version cannot be installed, or does not say what it offers: see `failure`. It takes three
     minutes at most; with `Accept: text/event-stream` its steps are told as those of a check are.
     """
     updating = _updating(access, await find_backend(access, backend), body)
     if wants_steps(request):
-        return StepStream(request, updating, partial(access.require_still, Scope.PLATFORM_ADMIN))
+        return StepStream(request, updating, partial(access.require_still, own_scope(access)))
     async with updating as update:
         return await update(Steps())
 
@@ -154,16 +155,18 @@ async def _with_packages(access: Access) -> list[BackendSpec]:
 
 @asynccontextmanager
 async def _updating(access: Access, spec: BackendSpec, body: UpdateBody) -> AsyncIterator[Check[UpdateAnswer]]:
-    """Raises Conflict, InvalidRequest, StorageUnavailable: there is no update."""
+    """Raises Conflict, Forbidden, InvalidRequest, StorageUnavailable: there is no update."""
     if not names_package(spec.command, spec.args):
         raise InvalidRequest("the command of this backend names no package that is installed from a registry")
+    require_may_check(access, spec)
+    await require_theirs(access, spec)
     target, limits = f"backends/{spec.name}", (await access.admin.tenants.get(access.tenant)).limits
 
     async def update(steps: Steps) -> UpdateAnswer:
         steps.expect("install", "tools")
         with steps.timed("install"):
             changed = await access.admin.packages.updated(spec, body.to)
-        await access.require_still(Scope.PLATFORM_ADMIN)
+        await access.require_still(own_scope(access))
         if (changed.package, changed.args) == (spec.package, spec.args):
             return _answer(spec, spec)
         with steps.timed("tools"):
@@ -172,7 +175,8 @@ async def _updating(access: Access, spec: BackendSpec, body: UpdateBody) -> Asyn
             except BackendError as error:
                 return _answer(spec, changed, failure=FailureAnswer(**asdict(failure_of("tools", error))))
             answer = await _compared(access, spec, changed, offer)
-        await access.require_still(Scope.PLATFORM_ADMIN)
+        await access.require_still(own_scope(access))
+        await require_theirs(access, changed)
         if not body.apply:
             return answer
         await _store(access, spec, changed, offer)

@@ -46,6 +46,7 @@ class TenantAnswer(Answer):
     registry: str
     inspections: str
     network_allow: list[str]
+    packages_allow: list[str]
     version: int
 
 

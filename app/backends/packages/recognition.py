@@ -69,6 +69,11 @@ class PackageRequest:
     args: tuple[str, ...] = ()
     python: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all packages that are to be installed, without their versions."""
+        return tuple(_parts(self.registry, each)[0] for each in self.wanted)
+
     def is_same_package(self, other: "PackageRequest | None") -> bool:
         """Whether the same lock serves both."""
         return other is not None and replace(self, args=()) == replace(other, args=())
@@ -121,7 +126,7 @@ def image_runner_of(line: Sequence[str]) -> tuple[str, ...] | None:
 
 def newest_of(request: PackageRequest) -> PackageRequest:
     """As it, for the newest version of its package, and nothing besides."""
-    name, extras, _ = _parts(request)
+    name, extras, _ = _parts(request.registry, request.wanted[0])
     return PackageRequest(request.registry, name, (f"{name}{extras}",), python=request.python)
 
 
@@ -136,7 +141,7 @@ def at_version(command: str, args: Sequence[str], version: str) -> tuple[Package
         raise NotInstallable(f"{version[:100]!a} is not a version of a package")
     request = recognised(command, args)
     assert request is not None
-    name, extras, named = _parts(request)
+    name, extras, named = _parts(request.registry, request.wanted[0])
     text = f"{name}@{version}" if request.registry == "npm" else f"{name}{extras}{_exactly(version)}"
     wanted = replace(request, wanted=(text, *request.wanted[1:]))
     if not named:
@@ -148,11 +153,11 @@ def at_version(command: str, args: Sequence[str], version: str) -> tuple[Package
     raise NotInstallable(f"`args` name another version than {version}, within a longer word: change them yourself")
 
 
-def _parts(request: PackageRequest) -> tuple[str, str, str]:
-    """Name, extras and version of its package, as far as they are named."""
-    found = (_npm if request.registry == "npm" else _pypi).fullmatch(request.wanted[0])
+def _parts(registry: Registry, wanted: str) -> tuple[str, str, str]:
+    """Name, extras and version of a package, as far as they are named."""
+    found = (_npm if registry == "npm" else _pypi).fullmatch(wanted)
     assert found is not None
-    if request.registry == "npm":
+    if registry == "npm":
         return found[1], "", found[2] or ""
     return found[1], found[2] or "", found[3] or found[4] or ""
 
@@ -160,7 +165,7 @@ def _parts(request: PackageRequest) -> tuple[str, str, str]:
 def _renamed(word: str, request: PackageRequest, version: str) -> str:
     """A word, or the value of an option, that names the request's package, with this version of it."""
     option, equals, text = word.partition("=") if word.startswith("--") else ("", "", word)
-    name, extras, _ = _parts(request)
+    name, extras, _ = _parts(request.registry, request.wanted[0])
     if not text.strip().startswith(f"{name}{extras}"):
         return word
     is_npm, is_tagged = request.registry == "npm", text.strip().startswith(f"{name}{extras}@")

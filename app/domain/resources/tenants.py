@@ -1,16 +1,27 @@
 """Tenants: what each may use, and what else is decided for it."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from app.domain.resources.destinations import Place
-from app.domain.resources.fields import DERIVED, UNSENT, Name, Reason
+from app.domain.resources.fields import DERIVED, UNSENT, Name, Reason, Unfit
 
 RegistryMode = Literal["off", "keys", "public"]  # who may read what a tenant offers
 InspectionMode = Literal["allowed", "metadata", "forbidden"]  # whether messages may be looked at; strictest last
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+_is_package = re.compile(r"(?:npm|pypi|oci):[\w@~./:*-]+", re.ASCII).fullmatch
+
+
+def _package_pattern(text: str) -> str:
+    if _is_package(text) is None:
+        raise Unfit("package", "is npm:NAME, pypi:NAME or oci:NAME, in which `*` stands for any characters")
+    return text
+
+
+PackagePattern = Annotated[str, Meta(max_length=250), _package_pattern]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,13 @@ class Tenant:
         tuple[Place, ...],
         Meta(max_length=100),
         "What its administrators may let its backends reach (`sandbox.network.allow`): these, or parts of them.",
+    ] = ()
+    packages_allow: Annotated[
+        tuple[PackagePattern, ...],
+        Meta(max_length=100),
+        "Packages and images that its administrators may register themselves: `npm:NAME`, `pypi:NAME` or `oci:NAME`, in "
+        "which `*` stands for any characters. Other ones that they ask for wait until a platform administrator switches "
+        "them on.",
     ] = ()
     version: int = field(default=1, metadata=UNSENT)
     made: int = field(default=0, compare=False, metadata=DERIVED)  # when, in microseconds

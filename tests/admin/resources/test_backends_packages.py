@@ -32,13 +32,86 @@ async def test_a_name_that_is_taken_is_refused_before_anything_is_installed(rig)
     assert (await rig.ask("POST", PATH, {**NOTES, "args": ["github:acme/notes"]})).status_code == 409
 
 
-@pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_only_the_platform_registers_a_package(rig, method):
-    assert (await rig.ask("POST", PATH, {"name": "notes", "command": "notes"})).status_code == 201
+# --- what administrators of a tenant do themselves
+
+
+async def lets(rig, *patterns):
+    assert (await rig.ask("PATCH", "/api/v1/tenants/acme", {"packages_allow": [*patterns]})).status_code == 200
+
+
+async def test_a_package_that_is_not_listed_is_a_request_which_the_platform_grants(rig):
     key = await rig.key("acme", "tenant:admin")
-    body = {**NOTES, "name": "other"} if method == "POST" else {"command": "npx", "args": ["notes-mcp"]}
-    path = PATH if method == "POST" else f"{PATH}/notes"
-    assert (await rig.ask(method, path, body, key=key)).status_code == 403
+    asked = await rig.ask("POST", PATH, {**NOTES, "env": {"TOKEN": "s3cret"}}, key=key)
+    assert asked.status_code == 201
+    shown = asked.json()
+    assert (shown["enabled"], shown["off_by_platform"], shown["package"]) == (False, True, None)
+    assert shown["reason"].startswith("asked for by key ")
+    for method, path, body in (
+        ("PATCH", f"{PATH}/notes", {"enabled": True}), ("PATCH", f"{PATH}/notes", {"args": ["-y", "other-mcp"]}),
+        ("POST", f"{PATH}/notes:check", None), ("POST", f"{PATH}/notes:update", {}), ("DELETE", f"{PATH}/notes", None),
+    ):  # fmt: skip
+        assert (await rig.ask(method, path, body, key=key)).status_code == 403
+    granted = (await rig.ask("PATCH", f"{PATH}/notes", {"enabled": True})).json()
+    assert (granted["enabled"], granted["reason"], granted["package"]["name"]) == (True, "", "notes-mcp")
+    assert (await rig.admin.backends.get("acme", "notes")).env == {"TOKEN": "s3cret"}
+
+
+async def test_what_is_listed_administrators_register_change_update_and_remove(rig):
+    key = await rig.key("acme", "tenant:admin")
+    await lets(rig, "npm:notes-*", "oci:mcp/*")
+    made = await rig.ask("POST", PATH, NOTES, key=key)
+    assert (made.status_code, made.json()["enabled"], made.json()["package"]["name"]) == (201, True, "notes-mcp")
+    changed = await rig.ask("PATCH", f"{PATH}/notes", {"env": {"A": "b"}, "args": ["notes-other"]}, key=key)
+    assert (changed.status_code, changed.json()["package"]["name"]) == (200, "notes-other")
+    for body in ({"args": ["other"]}, {"command": "cat", "args": []}, {"sandbox": {"read": ["/srv"]}}, {"cwd": "/srv"}):
+        refused = await rig.ask("PATCH", f"{PATH}/notes", body, key=key)
+        assert (refused.status_code, "`packages_allow` of the tenant" in refused.json()["detail"]) == (403, True)
+    assert (await rig.ask("POST", PATH, {**TIME, "name": "time"}, key=key)).json()["enabled"] is True
+    await lets(rig, "oci:mcp/*")
+    assert (await rig.ask("DELETE", f"{PATH}/notes", key=key)).status_code == 403
+    assert (await rig.ask("DELETE", f"{PATH}/time", key=key)).status_code == 204
+
+
+async def test_other_commands_and_tenants_are_not_even_asked_for(rig):
+    key = await rig.key("acme", "tenant:admin")
+    await lets(rig, "npm:*", "pypi:*", "oci:*")
+    assert (await rig.ask("POST", PATH, {"name": "cat", "command": "cat"}, key=key)).status_code == 403
+    assert (await rig.ask("POST", "/api/v1/tenants/zenith/backends", NOTES, key=key)).status_code == 404
+    reader = await rig.key("acme", "tenant:read")
+    assert (await rig.ask("POST", PATH, NOTES, key=reader)).status_code == 403
+    refused = await rig.ask("PATCH", "/api/v1/tenants/acme", {"packages_allow": ["npm:*"]}, key=key)
+    assert refused.status_code == 403
+
+
+async def test_who_loses_the_list_while_it_is_installed_has_only_asked(rig, monkeypatch):
+    key = await rig.key("acme", "tenant:admin")
+    await lets(rig, "npm:*")
+    resolved = type(rig.admin.packages).resolved
+
+    async def slowly(self, spec, known=None):
+        await lets(rig)
+        return await resolved(self, spec, known)
+
+    monkeypatch.setattr(type(rig.admin.packages), "resolved", slowly)
+    made = (await rig.ask("POST", PATH, NOTES, key=key)).json()
+    assert (made["enabled"], made["package"]) == (False, None)
+
+
+async def test_an_import_says_who_registers_what(rig):
+    key = await rig.key("acme", "tenant:admin")
+    await lets(rig, "npm:notes-mcp")
+    servers = {
+        "notes": {"command": "npx", "args": ["-y", "notes-mcp"]}, "other": {"command": "uvx", "args": ["other-mcp"]},
+        "cat": {"command": "cat"},
+    }  # fmt: skip
+    for apply in (False, True):
+        body = {"document": {"mcpServers": servers}, "apply": apply}
+        entries = {each["source"]: each for each in (await rig.ask("POST", f"{PATH}:import", body, key=key)).json()["entries"]}
+        assert "this needs the scope platform:admin" in entries["cat"]["problems"][0]
+        assert "a platform administrator has to switch it on" in entries["other"]["notes"][-1]
+        assert (entries["notes"]["problems"], entries["other"]["problems"]) == ([], [])
+    assert (await rig.admin.backends.get("acme", "notes")).enabled
+    assert not (await rig.admin.backends.get("acme", "other")).enabled
 
 
 # --- images

@@ -24,6 +24,7 @@ ON = {
     "registry": "off",
     "inspections": "allowed",
     "network_allow": [],
+    "packages_allow": [],
 }
 DEFAULTS = {
     "sessions": 100,

@@ -86,6 +86,7 @@ EXAMPLES: Mapping[str, tuple[Any, ...]] = {
     "require": (["files"], ["processes", "files"]),
     "network": ("web", {"allow": ["db.internal:5432", "[fd00::7]:1"]}, {"allow": ["10.20.0.0/16:443"], "web": True}),
     "network_allow": (["db.internal:5432"],),
+    "packages_allow": (["npm:@acme/*", "oci:mcp/time"],),
     "read": (["/a b", "/010"],),
     "jwks_url": ("https://a.example/k",),
     "discovery_url": ("https://a.example/d?a=b",),
