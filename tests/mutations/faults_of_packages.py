@@ -6,6 +6,8 @@ PACKAGES, LOCK = ("tests/backends/packages/test_packages.py",), ("tests/backends
 REGISTRIES = ("tests/backends/packages/test_registries.py",)
 BY_PROXY = ("tests/backends/packages/test_outbound_proxy.py",)
 UPDATES = ("tests/admin/resources/test_package_updates.py",)
+PERMITTED, ASKED = ("tests/backends/packages/test_permitted.py",), ("tests/admin/resources/test_backends_packages.py",)
+_PERMITTED, _RIGHTS = "app/backends/packages/permitted.py", "app/admin/_backend_rights.py"
 _PYPI, _LOCK = "app/backends/packages/_pypi.py", "app/backends/packages/_lock.py"
 _REGISTRIES, _STORE = "app/backends/packages/registries.py", "app/backends/packages/store.py"
 
@@ -83,5 +85,11 @@ FAULTS_OF_PACKAGES = (
         '"change" | "delete"] |',
         UPDATES,
     ),
+    Fault("one listed package brings others along", _PERMITTED, "and all(any(fnmatchcase", "and any(any(fnmatchcase", PERMITTED),
+    Fault("what a tenant registers may have paths of the node", _PERMITTED, 'replace(sandbox, network="none") == usual.sandbox', "True", PERMITTED),
+    Fault("what a tenant registers may have a volume", _PERMITTED, "return () if image.mounts else", "return", PERMITTED),
+    Fault("who has asked for a package switches it on", "app/admin/resources/backends.py", "reason=reason, off_by_platform=True", "reason=reason", ASKED),
+    Fault("a check starts what the platform has not granted", _RIGHTS, "if spec.off_by_platform and not", "if False and not", ASKED),
+    Fault("a list that was shortened meanwhile counts", "app/admin/resources/backends.py", "return _as_request(access, spec) if await is_only_asked_for(access, spec) else spec", "return spec", ASKED),
     Fault("what is half installed stays", _STORE, "if name.startswith(_BUILDING) and", "if False and", PACKAGES),
 )  # fmt: skip
