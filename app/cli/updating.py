@@ -51,8 +51,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     if not _is_another(found):
         return
     if before.get("version") == after["version"]:
-        is_image = after["registry"] == "oci"
-        yield f"  {'another image of that name' if is_image else 'the same version, with other versions of what it needs'}"
+        of_package = "the same version, with other versions of what it needs"
+        yield f"  {'another image of that name' if after['registry'] == 'oci' else of_package}"
     if scripts := set(after["scripts"]) - set(before.get("scripts", ())):
         yield f"  scripts of its installation, which were not run: {', '.join(sorted(scripts))}"
     tools = found.get("tools") or {}

@@ -19,7 +19,9 @@ from tests.integration.wire import wire
 
 IS_HERE = os.geteuid() == 0 and shutil.which("podman") is not None
 pytestmark = [
-    pytest.mark.skipif(not IS_HERE, reason="podman is not installed, or this is not root (Debian: apt-get install podman)"),
+    pytest.mark.skipif(
+        not IS_HERE, reason="podman is not installed, or this is not root (Debian: apt-get install podman)"
+    ),
     pytest.mark.timeout(300),
 ]
 
@@ -47,7 +49,18 @@ def image() -> Iterator[None]:
 def line(server: str) -> list[str]:
     mounts = [word for each in sorted(SEEN) if Path(each).is_dir() for word in ("-v", f"{each}:{each}:ro")]
     python = os.path.realpath(sys.executable)
-    return ["docker", "run", "-i", "--rm", *mounts, "-v", f"{SERVERS}:/servers:ro", IMAGE, python, f"/servers/{server}.py"]
+    return [
+        "docker",
+        "run",
+        "-i",
+        "--rm",
+        *mounts,
+        "-v",
+        f"{SERVERS}:/servers:ro",
+        IMAGE,
+        python,
+        f"/servers/{server}.py",
+    ]
 
 
 def containers() -> list[str]:
@@ -83,7 +96,9 @@ async def tried(endpoint: Endpoint, port: int | None) -> str:
         return await session.call("connect", host="127.0.0.1", port=port)
 
 
-async def test_a_container_reaches_what_its_backend_names_and_nothing_else(start_gateway: Callable[..., Gateway]) -> None:
+async def test_a_container_reaches_what_its_backend_names_and_nothing_else(
+    start_gateway: Callable[..., Gateway],
+) -> None:
     gateway = start_gateway(CONTAINER_ENGINE="podman")
     with listener() as near, listener() as other:
         here, there = near.getsockname()[1], other.getsockname()[1]

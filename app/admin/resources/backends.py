@@ -371,7 +371,7 @@ async def find_backend(access: Access, name: str) -> BackendSpec:
 
 
 async def find_removable(access: Access, name: str) -> BackendSpec:
-    """A backend that who asks may remove. Raises BackendNotFound; Forbidden, also where there is none that they could."""
+    """A backend that who asks may remove. Raises BackendNotFound; Forbidden, also where there is none."""
     try:
         spec = await find_backend(access, name)
     except BackendNotFound:

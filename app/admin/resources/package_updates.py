@@ -135,8 +135,9 @@ async def update_backend(
     offers, and says what is different; with `apply` sessions that begin from then on get it. Open sessions keep the
     version that they have. Tools that have changed wait for approval as ever.
 
-    It is for who may register the package. Nothing is changed if the version cannot be installed, or does not say what it offers: see `failure`. It takes three
-    minutes at most; with `Accept: text/event-stream` its steps are told as those of a check are.
+    It is for who may register the package. Nothing is changed if the version cannot be installed, or does not say what
+    it offers: see `failure`. It takes three minutes at most; with `Accept: text/event-stream` its steps are told as
+    those of a check are.
     """
     updating = _updating(access, await find_backend(access, backend), body)
     if wants_steps(request):

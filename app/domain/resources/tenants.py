@@ -71,9 +71,9 @@ class Tenant:
     packages_allow: Annotated[
         tuple[PackagePattern, ...],
         Meta(max_length=100),
-        "Packages and images that its administrators may register themselves: `npm:NAME`, `pypi:NAME` or `oci:NAME`, in "
-        "which `*` stands for any characters. Other ones that they ask for wait until a platform administrator switches "
-        "them on.",
+        "Packages and images that its administrators may register themselves: `npm:NAME`, `pypi:NAME` or `oci:NAME`, "
+        "in which `*` stands for any characters. Other ones that they ask for wait until a platform administrator "
+        "switches them on.",
     ] = ()
     version: int = field(default=1, metadata=UNSENT)
     made: int = field(default=0, compare=False, metadata=DERIVED)  # when, in microseconds

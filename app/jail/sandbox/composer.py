@@ -163,7 +163,9 @@ class Composer:
 
     def outside(self, spec: BackendSpec, network: Network) -> Outside:
         """What `web` or `allow` reaches. Raises OSError: there is no descriptor for it."""
-        listeners = _Listeners(_has_web(spec.sandbox, network), Allowed(spec.sandbox.allow) if network == "allow" else None)
+        listeners = _Listeners(
+            _has_web(spec.sandbox, network), Allowed(spec.sandbox.allow) if network == "allow" else None
+        )
         confinement = Confinement(own_network=True)
         listeners.open_in(confinement)
         hosts = {} if listeners.allowed is None else {name: str(at) for name, at in listeners.allowed.named.items()}

@@ -106,7 +106,9 @@ async def test_an_import_says_who_registers_what(rig):
     }  # fmt: skip
     for apply in (False, True):
         body = {"document": {"mcpServers": servers}, "apply": apply}
-        entries = {each["source"]: each for each in (await rig.ask("POST", f"{PATH}:import", body, key=key)).json()["entries"]}
+        entries = {
+            each["source"]: each for each in (await rig.ask("POST", f"{PATH}:import", body, key=key)).json()["entries"]
+        }
         assert "this needs the scope platform:admin" in entries["cat"]["problems"][0]
         assert "a platform administrator has to switch it on" in entries["other"]["notes"][-1]
         assert (entries["notes"]["problems"], entries["other"]["problems"]) == ([], [])
