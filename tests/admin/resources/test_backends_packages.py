@@ -162,10 +162,11 @@ async def test_without_an_engine_an_image_is_refused_with_what_to_do(rig, monkey
     assert "set CONTAINER_ENGINE to podman or docker" in " ".join(entry["problems"])
 
 
-@pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_only_the_platform_registers_an_image(rig, method):
+async def test_an_image_that_is_not_listed_is_a_request_too(rig):
     assert (await rig.ask("POST", PATH, {"name": "notes", "command": "notes"})).status_code == 201
     key = await rig.key("acme", "tenant:admin")
-    body = TIME if method == "POST" else {"command": "docker", "args": TIME["args"]}
-    path = PATH if method == "POST" else f"{PATH}/notes"
-    assert (await rig.ask(method, path, body, key=key)).status_code == 403
+    changed = {"command": "docker", "args": TIME["args"]}
+    assert (await rig.ask("PATCH", f"{PATH}/notes", changed, key=key)).status_code == 403
+    asked = (await rig.ask("POST", PATH, TIME, key=key)).json()
+    assert (asked["enabled"], asked["package"]) == (False, None)
+    assert (await rig.ask("PATCH", f"{PATH}/time", {"enabled": True})).json()["package"]["lock"] == "a" * 64
