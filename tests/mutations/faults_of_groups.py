@@ -124,8 +124,15 @@ FAULTS_OF_GROUPS = (
     Fault(
         "the end of a spawner ends processes of the next one",
         "app/jail/spawner/client.py",
-        "            if process_id not in self._processes:\n                yield",
-        "            if process_id:\n                yield",
+        "startswith(self._prefix) and process_id not in self._processes:",
+        "startswith(self._prefix):",
+        RESTART,
+    ),
+    Fault(
+        "the end of one spawner ends processes of another client",
+        "app/jail/spawner/client.py",
+        "if process_id.startswith(self._prefix) and",
+        "if",
         RESTART,
     ),
     Fault(

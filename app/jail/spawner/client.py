@@ -130,6 +130,7 @@ class SpawnerClient:
         self._restarting: asyncio.Task[None] | None = None
         self._back_off = BackOff()
         self._roots: dict[str, str] = {}  # of control groups
+        self._prefix = secrets.token_hex(4)  # of the ids of its processes: a node has several clients
         self._socket: socket.socket | None = None
         self._spawner: subprocess.Popen[bytes] | None = None
         self._ready: asyncio.Future[int] | None = None
@@ -202,7 +203,7 @@ class SpawnerClient:
         Raises:
             SpawnFailed: it could not be started.
         """
-        process_id = secrets.token_hex(8)
+        process_id = self._new_id()
         if "cgroup" in command.confinement:
             self._roots |= command.confinement["cgroup"]["roots"]
         packet = _Packet(_spawn_order(process_id, command), stdio)
@@ -226,6 +227,11 @@ class SpawnerClient:
         finally:
             if packet not in self._outgoing:
                 packet.close()
+
+    def _new_id(self) -> str:
+        while (process_id := self._prefix + secrets.token_hex(4)) in self._processes:
+            pass
+        return process_id
 
     def _abandon(self, process_id: str, process: _Process | None, packet: _Packet) -> None:
         if process is not None:
@@ -369,9 +375,9 @@ class SpawnerClient:
             self._restarting = loop.create_task(self._restart(), name="restart the spawner")
 
     def _groups_left(self) -> Iterator[Group]:
-        """Control groups of no process that runs, or is being started."""
+        """Control groups of its own, of no process that runs, or is being started."""
         for tenant, process_id in groups_in(self._roots):
-            if process_id not in self._processes:
+            if process_id.startswith(self._prefix) and process_id not in self._processes:
                 yield Group({"roots": self._roots, "tenant": tenant}, process_id)
 
 

@@ -96,6 +96,22 @@ async def test_processes_of_the_next_spawner_are_left_alone(client, restarts, ro
         each.close()
 
 
+async def test_the_end_of_a_client_is_not_that_of_processes_of_another(client, roots):
+    """The installation of a package has a spawner of its own beside that of sessions."""
+    if "unified" not in roots.directories and "freezer" not in roots.directories:
+        pytest.skip(f"no control groups: {roots.missing}")
+    confinement: Confinement = {"cgroup": roots.cgroup("acme", ProcessLimits())}
+    bystander, its = await family(client, *KINDS, confinement=confinement)
+    other = SpawnerClient()
+    ended, pids = await family(other, *KINDS, "stranger", confinement=confinement)
+    descriptors = watch(*pids)
+    await other.aclose()
+    await all_end(descriptors)
+    assert all(map(is_alive, its))
+    for each in (bystander, ended):
+        each.close()
+
+
 def test_the_first_deaths_delay_nothing_and_further_ones_more_and_more():
     back_off = BackOff()
     delays = []
