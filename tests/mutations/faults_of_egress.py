@@ -214,7 +214,7 @@ FAULTS_OF_EGRESS = (
     ),
     Fault(
         "an administrator of a tenant allows anything",
-        "app/admin/resources/backends.py",
+        "app/admin/_backend_rights.py",
         "more = set(new.allow) - set(old.allow)",
         "more = set[str]()",
         ("tests/admin/resources/test_backends_sandbox.py",),
@@ -271,7 +271,7 @@ FAULTS_OF_EGRESS = (
     Fault(
         "processes do not go through the node's proxy",
         "app/node/parts/sandboxing.py",
-        "replace(options, proxy=_proxy(settings))",
+        "replace(options, proxy=proxy)",
         "options",
         ("tests/integration/test_company_network.py",),
     ),

@@ -4,7 +4,7 @@ from tests.mutations.fault import Fault
 
 PACKAGES, LOCK = ("tests/backends/packages/test_packages.py",), ("tests/backends/packages/test_lock.py",)
 REGISTRIES = ("tests/backends/packages/test_registries.py",)
-BY_PROXY = ("tests/backends/packages/test_outbound_proxy.py",)
+BY_PROXY = ("tests/backends/packages/test_workshop.py",)
 UPDATES = ("tests/admin/resources/test_package_updates.py",)
 PERMITTED, ASKED = ("tests/backends/packages/test_permitted.py",), ("tests/admin/resources/test_backends_packages.py",)
 _PERMITTED, _RIGHTS = "app/backends/packages/permitted.py", "app/admin/_backend_rights.py"

@@ -23,7 +23,7 @@ FAULTS_OF_SWITCHES = (
     ),
     Fault(
         "an administrator of the tenant changes a command",
-        "app/admin/resources/backends.py",
+        "app/admin/_backend_rights.py",
         "if url is None and not is_platform_admin(access.principal):",
         "if False:",
         ("tests/admin/resources/test_backends_url.py",),

@@ -146,7 +146,9 @@ class Workshop:
         env = {name: value.replace("{files}", files) for name, value in source.env.items()}
         env |= {name: value.replace("{folder}", folder) for name, value in run.env.items()}
         own = {name: os.environ[name] for name in _AUTHORITIES if os.path.exists(os.environ.get(name, ""))}
-        believed = own if self._way_out.ca is None else authorities_environment(f"{files}/{AUTHORITIES}")
+        believed, ours = own, f"{files}/{AUTHORITIES}"
+        if self._way_out.ca is not None:  # npm believes nothing else where its configuration has a `cafile`
+            believed = {**authorities_environment(ours), "npm_config_cafile": ours}
         env |= {**believed, "NO_PROXY": "", "no_proxy": ""}
         if is_direct and self._way_out.proxy is not None:
             env |= self._way_out.proxy.environment()

@@ -115,7 +115,8 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
         room=ProcessRoom(settings.shed_sessions_percent / 100, due=partial(due_to_clients, metrics)).left,
     )
     await stack.enter_async_context(pool)
-    upstreams = await open_upstreams(opening, credentials, apis := Apis(records.backends.api), failures)
+    apis = Apis(records.backends.api)
+    upstreams = await open_upstreams(opening, credentials, apis, failures)
     documents = Documents(partial(upstreams.fetch, limit_bytes=MAX_DOCUMENT_BYTES), apis)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))
@@ -124,22 +125,9 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     knowledge.changed.listen(toolsets.writings_changed)
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams, find=records.directory.find))
     return Processes(
-        sandboxes,
-        packages,
-        containers,
-        supervisor,
-        budgets,
-        memory,
-        failures,
-        pool,
-        upstreams,
-        documents,
-        leasing,
-        catalog,
-        knowledge,
-        toolsets,
-        opening.shares,
-    )
+        sandboxes, packages, containers, supervisor, budgets, memory, failures, pool, upstreams, documents, leasing,
+        catalog, knowledge, toolsets, opening.shares,
+    )  # fmt: skip
 
 
 def _folders_in_use(supervisor: Supervisor) -> set[str]:

@@ -63,9 +63,15 @@ async def started(supervisor, spec):
 # --- what the engine is told
 
 
+def asked_by(spec):
+    found = recognised_image(spec.command, spec.args)
+    assert found is not None
+    return found
+
+
 def words(kind="podman", *args, **fields):
     spec = spec_of(IDENTITY, *args, **fields)
-    request = recognised_image(spec.command, spec.args)
+    request = asked_by(spec)
     container = Container("trunkline-1", "n1", IDENTITY, ("/data",), request.mounts, {"nofile": 1000, "nproc": 50})
     return words_of(kind, spec, request, container, "/dev/fd/9")
 
@@ -99,6 +105,7 @@ def test_what_the_line_says_of_its_container_is_kept_and_what_is_behind_the_imag
     spec = spec_of(IDENTITY)
     args = ("run", "-v", "/srv/a:/data/:ro", "-v", "/srv/b:/b", "-w", "/w", "-u", "5:6", "img", "--privileged", "-v")
     request = recognised_image("docker", args)
+    assert request is not None
     mounts = [Mount("/real/a", "/data/", is_writable=False), Mount("/real/b", "/b", is_writable=True)]
     container = Container("c", "n", IDENTITY, ("/data",), mounts, {})
     found = words_of("podman", spec, request, container, "/dev/fd/9")
@@ -111,7 +118,7 @@ def test_what_the_line_says_of_its_container_is_kept_and_what_is_behind_the_imag
 
 def test_variables_are_one_file_and_the_line_counts_before_the_backend():
     spec = spec_of(IDENTITY, "-e", "A=line", "-e", "B", env={"A": "backend", "B": "x=y", "C": "${home}/c"})
-    found = variables_of(spec, recognised_image(spec.command, spec.args))
+    found = variables_of(spec, asked_by(spec))
     assert text_of(found) == "A=line\nB=x=y\nC=/tmp/c\n"
     with pytest.raises(ValueError, match="A has a line break"):
         text_of({"A": "1\n2"})
@@ -138,7 +145,7 @@ async def test_paths_are_mounted_without_links(engine, containers, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "a")
     sandbox = Sandbox(read=(str(tmp_path / "b"),), write=(str(tmp_path / "c"),))
     spec = spec_of(identity, "-v", f"{tmp_path}/link:/x:ro", sandbox=sandbox)
-    confined = await containers.contain(spec, PROFILE)
+    confined = await containers.contain(spec, PROFILE, None)
     mounts = [each.removeprefix("--mount=") for each in confined.command.argv if "type=bind" in each]
     real = os.path.realpath(tmp_path)
     assert mounts == [
@@ -164,7 +171,7 @@ async def test_what_no_sandbox_opens_no_container_has_also_behind_a_link(engine,
     ):  # fmt: skip
         for how in ("ro", "rw"):
             with pytest.raises(SpawnFailed, match=why):
-                await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE)
+                await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE, None)
         with pytest.raises(SpawnFailed, match=why):
             await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE)
 

@@ -1,6 +1,7 @@
 """What a tenant's list lets its own administrators register."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,12 @@ from app.domain import BackendSpec, ProcessLimits, Sandbox, Tenant
 from app.domain.resources.backends import AllowList
 
 
-def spec(line: str, **members: object) -> BackendSpec:
+def spec(line: str, **members: Any) -> BackendSpec:
     command, *args = line.split()
     return BackendSpec("acme", "notes", command, args=tuple(args), **members)
 
 
-def permitted(line: str, *patterns: str, **members: object) -> bool:
+def permitted(line: str, *patterns: str, **members: Any) -> bool:
     tenant = Tenant("acme", packages_allow=patterns, network_allow=("db.internal:5432",))
     return is_permitted(tenant, spec(line, **members))
 
