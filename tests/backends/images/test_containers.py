@@ -173,7 +173,7 @@ async def test_what_no_sandbox_opens_no_container_has_also_behind_a_link(engine,
             with pytest.raises(SpawnFailed, match=why):
                 await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE, None)
         with pytest.raises(SpawnFailed, match=why):
-            await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE)
+            await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE, None)
 
 
 async def test_an_image_that_is_not_here_is_not_pulled_by_a_start(engine, running):
