@@ -15,7 +15,6 @@ FAULTS_OF_IMAGES = (
     Fault("a socket of the node is mounted", _CONTAINERS, "if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):", "if False:", CONTAINERS),
     Fault("a container keeps its capabilities", _CONTAINER, '"--cap-drop=ALL",', "", CONTAINERS),
     Fault("a container may gain privileges", _CONTAINER, '"--security-opt=no-new-privileges", ', "", CONTAINERS),
-    Fault("a container has the network of the node", _CONTAINER, 'return ["--network=none"]', 'return ["--network=host"]', CONTAINERS),
     Fault("a start pulls an image", _CONTAINER, '"--pull=never", ', "", CONTAINERS),
     Fault("podman makes places to write to that have no limit", _CONTAINER, '("--read-only-tmpfs=false", ', '(', CONTAINERS),
     Fault("the engine's client has the gateway's environment", _ENGINE, "for name in names if os.environ.get(name)}", "for name in os.environ}", CONTAINERS),

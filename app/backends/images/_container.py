@@ -15,8 +15,7 @@ _OF_PODMAN = ("--read-only-tmpfs=false", "--detach-keys=")
 @dataclass(frozen=True, slots=True)
 class Container:
     """`image`: its id; `mounts`: with sources that have no links. `most`: what an engine without rights
-    may surely set of the node's own limits, by kind. `hosts`: it has the network of the engine's client, and these
-    addresses of names there; None: it has no network."""
+    may surely set of the node's own limits, by kind."""
 
     name: str
     node: str
@@ -24,7 +23,6 @@ class Container:
     volumes: Sequence[str]
     mounts: Sequence[Mount]
     most: Mapping[str, int]
-    hosts: Mapping[str, str] | None = None
 
 
 def words_of(kind: Kind, spec: BackendSpec, request: ImageRequest, container: Container, variables: str) -> list[str]:
@@ -32,7 +30,7 @@ def words_of(kind: Kind, spec: BackendSpec, request: ImageRequest, container: Co
     return [
         "run", "--rm", "--interactive", "--pull=never", f"--name={container.name}",
         f"--label={NODE_LABEL}={container.node}", f"--label={BACKEND_LABEL}={spec.tenant}/{spec.name}",
-        "--log-driver=none", "--no-healthcheck", *_network(container.hosts), "--cap-drop=ALL",
+        "--log-driver=none", "--no-healthcheck", "--network=none", "--cap-drop=ALL",
         "--security-opt=no-new-privileges", "--read-only", f"--env-file={variables}",
         *(_OF_PODMAN if kind == "podman" else ()),
         *_limits(kind, spec, container.most),
@@ -41,13 +39,6 @@ def words_of(kind: Kind, spec: BackendSpec, request: ImageRequest, container: Co
         *([f"--user={request.user}"] if request.user else []),
         f"sha256:{container.image}", *request.args,
     ]  # fmt: skip
-
-
-def _network(hosts: Mapping[str, str] | None) -> list[str]:
-    if hosts is None:
-        return ["--network=none"]
-    # That of the client, which is no network of the machine.
-    return ["--network=host", "--hostname=container", *(f"--add-host={name}:{at}" for name, at in hosts.items())]
 
 
 def _limits(kind: Kind, spec: BackendSpec, most: Mapping[str, int]) -> list[str]:

@@ -27,7 +27,7 @@ from app.backends.images._container import Container, text_of, variables_of, wor
 from app.backends.images.engine import Engine, EngineFailed, Image
 from app.backends.images.recognition import ImageRequest, Mount, NotRunnable, is_quoted, recognised_image
 from app.domain import BackendSpec
-from app.jail.sandbox.composer import Confined, Outside
+from app.jail.sandbox.composer import Confined
 from app.jail.sandbox.needs import NeedsFinder
 from app.jail.sandbox.sandboxes import CONTAINER_STAGE
 from app.jail.sandbox.tiers import Profile
@@ -56,47 +56,33 @@ class Containers:
 
     # --- starting
 
-    async def contain(self, spec: BackendSpec, profile: Profile, outside: Outside | None) -> Confined:
-        """The engine's client, whose input and output are those of the container, and its network, if it has one
-        `outside`, which is closed with it.
+    async def contain(self, spec: BackendSpec, profile: Profile) -> Confined:
+        """The engine's client, whose input and output are those of the container.
 
         Raises:
             SpawnFailed: the engine or the image is not here, or a path must not be opened.
         """
-        try:
-            return await self._contained(spec, profile, outside)
-        except BaseException:
-            if outside is not None:
-                outside.line.close()
-            raise
-
-    async def _contained(self, spec: BackendSpec, profile: Profile, outside: Outside | None) -> Confined:
         assert spec.package is not None
         try:
             request = recognised_image(spec.command, spec.args)
             if request is None:
                 raise NotRunnable("its command line starts no container any more")
-            text = text_of({**(outside.variables if outside else {}), **variables_of(spec, request)})
+            text = text_of(variables_of(spec, request))
             name = f"trunkline-{secrets.token_hex(16)}"
-            command = await anyio.to_thread.run_sync(self._command, spec, request, spec.package.lock, name, outside)
+            command = await anyio.to_thread.run_sync(self._command, spec, request, spec.package.lock, name)
         except (EngineFailed, NotRunnable, ValueError, OSError) as error:
             raise SpawnFailed(getattr(error, "errno", None) or errno.ENOENT, CONTAINER_STAGE, str(error)) from error
         command.confinement["inner_texts"] = {str(INNER_VARIABLES_FD): text}
         self._live.add(name)
-        line, forbidden = outside.line if outside else None, self._finder.forbidden
-        return Confined(command, profile, line, forbidden=forbidden, on_close=partial(self._over, name))
+        return Confined(command, profile, forbidden=self._finder.forbidden, on_close=partial(self._over, name))
 
-    def _command(
-        self, spec: BackendSpec, request: ImageRequest, identity: str, name: str, outside: Outside | None
-    ) -> Command:
+    def _command(self, spec: BackendSpec, request: ImageRequest, identity: str, name: str) -> Command:
         """Raises EngineFailed, NotRunnable, OSError, SpawnFailed."""
         self._say_it_lives()
         image, mounts, most = self._image(request, identity), self._mounts(spec, request), dict(_most())
-        hosts = None if outside is None else outside.hosts
-        container = Container(name, self._node, identity, image.volumes, mounts, most, hosts)
+        container = Container(name, self._node, identity, image.volumes, mounts, most)
         words = words_of(self._engine.kind, spec, request, container, f"/dev/fd/{INNER_VARIABLES_FD}")
-        confinement = Confinement() if outside is None else outside.confinement
-        return Command([self._engine.program, *words], self._engine.environment(), confinement=confinement)
+        return Command([self._engine.program, *words], self._engine.environment(), confinement=Confinement())
 
     def _mounts(self, spec: BackendSpec, request: ImageRequest) -> list[Mount]:
         """What the backend's sandbox declares, at its own place, and what the line does. Raises as `_command`."""

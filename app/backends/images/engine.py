@@ -82,13 +82,6 @@ class Engine:
             raise EngineFailed(f"CONTAINER_ENGINE is {self.name!r}, which is neither podman nor docker: {self.version}")
         return "podman" if found[1].lower() == "podman" else "docker"
 
-    @property
-    def has_networks(self) -> bool:
-        """Whether a container can have the network of the client that starts it: without a service that does it, and
-        with the right to make such a network. Raises EngineFailed."""
-        is_remote = any(os.environ.get(each) for each in ("CONTAINER_HOST", "CONTAINER_CONNECTION"))
-        return os.geteuid() == 0 and not is_remote and self.kind == "podman"
-
     def environment(self, names: Iterable[str] = _OWN) -> dict[str, str]:
         """That of its client: of the gateway's own what it needs itself, and no backend's."""
         return {"PATH": os.defpath} | {name: os.environ[name] for name in names if os.environ.get(name)}

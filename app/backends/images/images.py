@@ -19,11 +19,6 @@ NO_ENGINE = (
     "CONTAINER_ENGINE to podman or docker on each node, or install the server itself and name its program as `command`"
 )
 
-NO_NETWORK = (
-    "with this engine a container has no network: leave it at `none`, or have CONTAINER_ENGINE be podman, on nodes "
-    "that run as root; or install the server itself and name its program as `command`"
-)
-
 
 class Images:
     """`engine`: None: this node has none."""
@@ -42,7 +37,7 @@ class Images:
         request = _request_of(spec)
         if known is not None and (spec.command, spec.args) == (known.command, known.args) and not known.is_image:
             return replace(spec, package=known.package)  # registered before there were images
-        await self._require_fitting(spec, request)
+        _require_fitting(spec, request)
         if known is not None and known.is_image and _names_same(known, request):
             return replace(spec, package=known.package)
         return replace(spec, package=await self._packaged(request))
@@ -50,20 +45,8 @@ class Images:
     async def updated(self, spec: BackendSpec) -> BackendSpec:
         """The backend with what the name of its image means now where the engine gets it from. Raises as `resolved`."""
         request = _request_of(spec)
-        await self._require_fitting(spec, request)
-        return replace(spec, package=await self._packaged(request, is_newest=not request.name.startswith(_MADE_HERE)))
-
-    async def _require_fitting(self, spec: BackendSpec, request: ImageRequest) -> None:
-        """Raises InvalidRequest: it asks for something that no container of this node can have."""
         _require_fitting(spec, request)
-        if self._engine is None or spec.sandbox.network_kind == "none":
-            return
-        try:
-            has_networks = await anyio.to_thread.run_sync(lambda engine: engine.has_networks, self._engine)
-        except EngineFailed as error:
-            raise InvalidRequest(str(error), field="command") from None
-        if not has_networks:
-            raise InvalidRequest(NO_NETWORK, field="sandbox/network")
+        return replace(spec, package=await self._packaged(request, is_newest=not request.name.startswith(_MADE_HERE)))
 
     async def _packaged(self, request: ImageRequest, *, is_newest: bool = False) -> Package:
         """Raises InvalidRequest."""
@@ -116,9 +99,9 @@ def _names_same(known: BackendSpec, request: ImageRequest) -> bool:
 def _require_fitting(spec: BackendSpec, request: ImageRequest) -> None:
     """Raises InvalidRequest: it asks for something that no container of the gateway can have."""
     usual = BackendSpec("", "", "")
-    if spec.sandbox.network_kind == "host":
-        words = "no container has the network of its node: name the places that it needs in `allow`, or take `web`"
-        raise InvalidRequest(words, field="sandbox/network")
+    if spec.sandbox.network_kind != "none":
+        words = "a container has no network yet: leave `network` at `none`, or install the server itself"
+        raise InvalidRequest(f"{words} and name its program as `command`", field="sandbox/network")
     if spec.sandbox.mode == "off":
         raise InvalidRequest("a container is confined by its engine in any case: leave it out", field="sandbox/mode")
     for name, words in (

@@ -4,7 +4,7 @@ In the process's network a name has an address of `NAMED`, which only its hosts 
 they are outside. So whatever a connection there was meant for follows from its address.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 from app.domain.resources.destinations import LOCALHOST, NAMED, Destination, parse
@@ -43,11 +43,6 @@ class Allowed:
         six = any(each.name == LOCALHOST or each.network in _V6_LOOPBACK for each in self._entries)
         own = f"127.0.0.1 {LOCALHOST}\n::1 ip6-localhost ip6-loopback{f' {LOCALHOST}' if six else ''}\n"
         return own + "".join(f"{address} {name}\n" for name, address in self._address_of.items())
-
-    @property
-    def named(self) -> Mapping[str, Address]:
-        """The addresses of names there."""
-        return self._address_of
 
     def host_at(self, address: Address, port: int) -> Address | str:
         """What a connection to this address was meant for."""

@@ -94,17 +94,6 @@ class Confined:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """A network that the node serves, for a program that gives its own to a container: `confinement` of that program,
-    variables of the container, the addresses of names there, and the `line`, which the taker closes."""
-
-    confinement: Confinement
-    variables: Mapping[str, str]
-    hosts: Mapping[str, str]
-    line: EgressLine
-
-
-@dataclass(frozen=True, slots=True)
 class _Listeners:
     """Those in a network of a process's own, which the node serves."""
 
@@ -160,18 +149,6 @@ class Composer:
             rule = NothingAllowed() if with_deaf_proxy else None
             line = self._egress.open(spec.tenant, spec.name, rule, listeners.allowed, has_proxy=listeners.has_proxy)
         return Confined(command, profile, line, forbidden=self._finder.forbidden)
-
-    def outside(self, spec: BackendSpec, network: Network) -> Outside:
-        """What `web` or `allow` reaches. Raises OSError: there is no descriptor for it."""
-        listeners = _Listeners(
-            _has_web(spec.sandbox, network), Allowed(spec.sandbox.allow) if network == "allow" else None
-        )
-        confinement = Confinement(own_network=True)
-        listeners.open_in(confinement)
-        hosts = {} if listeners.allowed is None else {name: str(at) for name, at in listeners.allowed.named.items()}
-        variables = proxy_environment(bundles=()) if listeners.has_proxy else {}
-        line = self._egress.open(spec.tenant, spec.name, None, listeners.allowed, has_proxy=listeners.has_proxy)
-        return Outside(confinement, variables, hosts, line)
 
     def _base(self, spec: BackendSpec, tenant_memory_mb: int | None) -> Confinement:
         confinement = Confinement(limits=resource_limits(spec.limits))

@@ -9,7 +9,7 @@ from typing import Literal
 import anyio.to_thread
 
 from app.domain import BackendSpec, Guarantee, Network, Sandbox
-from app.jail.sandbox.composer import Composer, Confined, Outside, Place, group_name, unconfined
+from app.jail.sandbox.composer import Composer, Confined, Place, group_name, unconfined
 from app.jail.sandbox.machine import Machine
 from app.jail.sandbox.probes.prober import TierReport, best_tier
 from app.jail.sandbox.tiers import PORTS_ONLY, PROBED_AS, WEAKER, Profile, Tier, promised
@@ -41,10 +41,10 @@ class SandboxUnavailable(Exception):
     """This node does not enforce what the backend requires. The message says what, and why."""
 
 
-Contain = Callable[[BackendSpec, Profile, Outside | None], Awaitable[Confined]]
+Contain = Callable[[BackendSpec, Profile], Awaitable[Confined]]
 
 
-async def no_containers(spec: BackendSpec, profile: Profile, outside: Outside | None) -> Confined:
+async def no_containers(spec: BackendSpec, profile: Profile) -> Confined:
     """On a node without a container engine. Raises SpawnFailed."""
     words = f"{spec.name} runs in a container, and this node has no engine for those (CONTAINER_ENGINE)"
     raise SpawnFailed(errno.ENOENT, CONTAINER_STAGE, words)
@@ -153,8 +153,7 @@ class Sandboxes:
         if sandbox.mode == "require":
             refuse_without(sandbox.require or GUARANTEES, profile)
         if spec.is_image:
-            outside = None if profile.network == "none" else self._composer.outside(spec, profile.network)
-            return await self._contain(spec, profile, outside)
+            return await self._contain(spec, profile)
         memory_mb, is_asked = self._memory_mb_of(spec.tenant), self._may_ask_a_proxy(spec, profile)
         return await self._composer.compose(spec, place, profile, memory_mb, with_deaf_proxy=is_asked)
 

@@ -139,7 +139,7 @@ async def test_a_command_that_names_an_image_is_stored_with_its_id(rig):
     ({"args": ["run", "--privileged", "x"]}, "#/args", "gives a container rights over the node"),
     ({"args": ["run", "-v", "/var/run/docker.sock:/s", "x"]}, "#/args", "no container is given a socket"),
     ({"args": ["run", "--", "-x"]}, "#/args", "is not the name of an image"),
-    ({"sandbox": {"network": "host"}}, "#/sandbox/network", "no container has the network of its node"),
+    ({"sandbox": {"network": "web"}}, "#/sandbox/network", "a container has no network yet"),
     ({"cwd": "/srv"}, "#/cwd", "as `-w DIRECTORY`"),
     ({"start": "auto"}, "#/start", "no container is forked"),
 ])  # fmt: skip

@@ -64,4 +64,4 @@ class Contained:
         return Profile(Tier.NONE, spec.sandbox.network_kind)
 
     async def confine(self, spec: BackendSpec, place: Place) -> Confined:
-        return await self._containers.contain(spec, self.profile(spec), None)
+        return await self._containers.contain(spec, self.profile(spec))

@@ -145,7 +145,7 @@ async def test_paths_are_mounted_without_links(engine, containers, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "a")
     sandbox = Sandbox(read=(str(tmp_path / "b"),), write=(str(tmp_path / "c"),))
     spec = spec_of(identity, "-v", f"{tmp_path}/link:/x:ro", sandbox=sandbox)
-    confined = await containers.contain(spec, PROFILE, None)
+    confined = await containers.contain(spec, PROFILE)
     mounts = [each.removeprefix("--mount=") for each in confined.command.argv if "type=bind" in each]
     real = os.path.realpath(tmp_path)
     assert mounts == [
@@ -171,9 +171,9 @@ async def test_what_no_sandbox_opens_no_container_has_also_behind_a_link(engine,
     ):  # fmt: skip
         for how in ("ro", "rw"):
             with pytest.raises(SpawnFailed, match=why):
-                await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE, None)
+                await containers.contain(spec_of(identity, "-v", f"{tmp_path}/{path}:/x:{how}"), PROFILE)
         with pytest.raises(SpawnFailed, match=why):
-            await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE, None)
+            await containers.contain(spec_of(identity, sandbox=Sandbox(read=(f"{tmp_path}/{path}",))), PROFILE)
 
 
 async def test_an_image_that_is_not_here_is_not_pulled_by_a_start(engine, running):
