@@ -107,7 +107,7 @@ def test_what_a_check_misses_is_added_by_whom_may_until_it_works(sit_down: Sit, 
     checked = page.locator("#checked")
     page.get_by_role("button", name="Check it").click()
     checked.get_by_role("button", name="Allow and check again").click()
-    expect(checked.locator(".told")).to_contain_text("answers:", timeout=60_000)
+    expect(checked.locator(".told")).to_contain_text("answers:", timeout=180_000)
     expect(checked.get_by_text("Round 2: it does not work.")).to_be_visible()
     expect(checked.get_by_role("button", name="Allow and check again")).to_have_count(0)
     expect(page.get_by_role("button", name="Check it")).to_be_focused()

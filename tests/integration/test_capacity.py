@@ -15,6 +15,7 @@ WITHIN_S = 1200  # 600 for what is begun, the last row, and installing
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.node
 @pytest.mark.timeout(WITHIN_S + 2 * environments.INSTALL_S)
 def test_a_quick_run_measures_sessions_in_each_way_and_draws_them(tmp_path: Path) -> None:

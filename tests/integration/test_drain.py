@@ -201,6 +201,7 @@ async def ends_of_streams(gateway: Gateway) -> tuple[list[float], set[int]]:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 async def test_a_thousand_calls_in_flight_all_finish(start_gateway: Start) -> None:
     """L1: calls of up to 20 s within a drain of 30 s."""

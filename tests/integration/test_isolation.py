@@ -107,6 +107,7 @@ async def test_the_same_check_finds_the_flaw_in_a_server_with_one_shared_transpo
     assert findings.lost > 0, findings
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_many_sessions_with_the_same_ids_never_get_crossed_lost_or_repeated_answers(
     gateway: Gateway, transport: Transport, request: pytest.FixtureRequest

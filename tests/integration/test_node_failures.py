@@ -218,6 +218,7 @@ async def test_a_node_that_is_killed_loses_no_session_and_no_event_and_repeats_n
     assert p99 <= AGAIN_WITHIN_S + (0 if full else BUSY_S)
 
 
+@pytest.mark.alone
 async def test_rolling_restarts_under_load_fail_no_call(tmp_path: Path, own_nodes: Nodes, full: bool) -> None:
     rolls = ROLLS if full else 2
     tally, trace = Tally(), for_backends(tmp_path) / "trace"

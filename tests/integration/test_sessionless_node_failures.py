@@ -148,6 +148,7 @@ async def test_calls_in_flight_on_a_node_that_drains_finish_while_others_have_it
     assert await anyio.to_thread.run_sync(own_nodes.all[0].process.wait, 45) == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "declared", [pytest.param({"isolation": "shared"}, marks=pytest.mark.long), {"recovery": "respawn"}]
 )

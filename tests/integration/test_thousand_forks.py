@@ -65,6 +65,7 @@ def cached(token):
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "tier",

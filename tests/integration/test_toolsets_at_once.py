@@ -108,6 +108,7 @@ async def talk(toolset: Toolset, sessions: int, *urls: str) -> None:
         each.require_all()
 
 
+@pytest.mark.alone
 async def test_nothing_crosses_between_members_and_sessions(gateway: Gateway, *, full: bool) -> None:
     toolset = toolboxes(gateway, *MEMBERS)
     await talk(toolset, LONG_SESSIONS if full else SESSIONS, gateway.url)
@@ -121,6 +122,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_database: str) 
         yield nodes
 
 
+@pytest.mark.alone
 async def test_over_two_nodes_likewise(two_nodes: Nodes, *, full: bool) -> None:
     first, second = two_nodes.all
     toolset = toolboxes(first, *MEMBERS)

@@ -164,6 +164,7 @@ def descriptors(gateway: Gateway) -> int:
     return sum(each.num_fds() for each in [psutil.Process(gateway.pid), *psutil.Process(gateway.pid).children()])
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 async def test_trees_are_gone_soon_after_their_sessions_and_leave_nothing(clung: Gateway, *, full: bool) -> None:
     seconds: list[float] = []
