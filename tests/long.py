@@ -22,6 +22,10 @@ LONG = (
     "integration/test_credential_uses.py",
     "integration/test_dashboards.py",
     "integration/test_everything.py",
+    "integration/test_images.py",
+    "integration/test_package_updates.py",
+    "integration/test_packages_of_nodes.py",
+    "integration/test_postgres_server.py",
     "integration/test_who_eats.py",
     # Attacks. What resists them is tested beside the modules that do.
     "integration/test_misbehaviour_calls.py",
