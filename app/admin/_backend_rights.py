@@ -5,12 +5,15 @@ from dataclasses import fields
 from typing import Any
 
 from app.admin.context import Access
+from app.admin.schemas.backends import BackendPatch
 from app.auth.policy import has_scope, is_platform_admin
 from app.backends.packages.permitted import is_permitted
 from app.backends.packages.recognition import names_package
 from app.domain import BackendSpec, Sandbox, Scope, Selection, Tenant
+from app.domain.resources.backends import HIDDEN
 from app.domain.resources.destinations import not_covered
-from app.errors import Forbidden
+from app.errors import Forbidden, InvalidRequest
+from app.text.credentials import secrets_in
 
 # What administrators of a tenant may change.
 _OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
@@ -46,6 +49,25 @@ async def require_theirs(access: Access, spec: BackendSpec) -> None:
     """Raises Forbidden: it has become more than administrators of the tenant may register."""
     if not is_platform_admin(access.principal) and not await is_theirs(access, spec):
         raise only_the_platform(access, ", as `packages_allow` of the tenant does not let its administrators do that")
+
+
+def require_given_anew(access: Access, spec: BackendSpec, patch: BackendPatch) -> None:
+    """Who changes what is started could have it tell the secrets that it is started with, whoever has given them.
+
+    Raises:
+        InvalidRequest: some would be kept.
+    """
+    changes = patch.model_dump(exclude_unset=True)
+    if is_platform_admin(access.principal) or changes.keys().isdisjoint({"command", "args", "env"}):
+        return
+    env, args = changes.get("env", {}), changes.get("args")
+    given = spec.env.keys() if env is None else {name for name, value in env.items() if value != HIDDEN}
+    if spec.env.keys() - given:
+        raise InvalidRequest(
+            "give the values of all its variables again, with such a change, or remove them", field="env"
+        )
+    if secrets_in(spec.args) and (args is None or any(HIDDEN in each for each in args)):
+        raise InvalidRequest(f"give what stands as `{HIDDEN}` again, with such a change", field="args")
 
 
 def own_scope(access: Access) -> Scope:

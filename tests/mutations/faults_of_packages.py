@@ -88,6 +88,7 @@ FAULTS_OF_PACKAGES = (
     Fault("one listed package brings others along", _PERMITTED, "and all(any(fnmatchcase", "and any(any(fnmatchcase", PERMITTED),
     Fault("what a tenant registers may have paths of the node", _PERMITTED, 'replace(sandbox, network="none") == usual.sandbox', "True", PERMITTED),
     Fault("what a tenant registers may have a volume", _PERMITTED, "return () if image.mounts else", "return", PERMITTED),
+    Fault("what a tenant starts tells the secrets of the platform", _RIGHTS, "if spec.env.keys() - given:", "if False:", ASKED),
     Fault("who has asked for a package switches it on", "app/admin/resources/backends.py", "reason=reason, off_by_platform=True", "reason=reason", ASKED),
     Fault("a check starts what the platform has not granted", _RIGHTS, "if spec.off_by_platform and not", "if False and not", ASKED),
     Fault("a list that was shortened meanwhile counts", "app/admin/resources/backends.py", "return _as_request(access, spec) if await is_only_asked_for(access, spec) else spec", "return spec", ASKED),

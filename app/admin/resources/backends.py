@@ -15,6 +15,7 @@ from app.admin._backend_rights import (
     is_only_asked_for,
     is_theirs,
     own_scope,
+    require_given_anew,
     require_may_allow,
     require_may_check,
     require_may_register,
@@ -229,6 +230,7 @@ async def change_backend(
         await require_may_allow(access, spec.sandbox, changed.sandbox)
     if scope_to_change(spec, asked) is Scope.PLATFORM_ADMIN:
         await require_theirs(access, changed)
+        require_given_anew(access, spec, patch)
     is_granted = changed.enabled and not spec.enabled and spec.package is None
     changed = await access.admin.packages.resolved(changed, None if is_granted else spec)
     if changed.package != spec.package:  # it may have taken a while

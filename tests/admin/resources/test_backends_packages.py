@@ -72,6 +72,28 @@ async def test_what_is_listed_administrators_register_change_update_and_remove(r
     assert (await rig.ask("DELETE", f"{PATH}/time", key=key)).status_code == 204
 
 
+async def test_who_changes_what_is_started_gives_its_secrets_again(rig):
+    key = await rig.key("acme", "tenant:admin")
+    await lets(rig, "npm:*")
+    args = ["-y", "notes-mcp", "--api-key", "k3y-0f-th3-pl4tf0rm-0123456789"]
+    assert (
+        await rig.ask("POST", PATH, {**NOTES, "args": args, "env": {"TOKEN": "s3cret", "B": "b"}})
+    ).status_code == 201
+    for change, pointer in (
+        ({"args": ["evil-mcp"]}, "#/env"),
+        ({"env": {"NODE_OPTIONS": "--import=data:text/javascript,1"}}, "#/env"),
+        ({"args": ["evil-mcp"], "env": {"TOKEN": "***", "B": "c"}}, "#/env"),
+        ({"env": {"TOKEN": None, "B": "c"}}, "#/args"),
+        ({"args": ["evil-mcp", "--api-key", "***"], "env": None}, "#/args"),
+    ):
+        refused = await rig.ask("PATCH", f"{PATH}/notes", change, key=key)
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
+    anew = {"args": ["other-mcp"], "env": {"TOKEN": "theirs", "B": None}}
+    assert (await rig.ask("PATCH", f"{PATH}/notes", anew, key=key)).status_code == 200
+    assert (await rig.ask("PATCH", f"{PATH}/notes", {"max_processes": 3}, key=key)).status_code == 200
+    assert (await rig.admin.backends.get("acme", "notes")).env == {"TOKEN": "theirs"}
+
+
 async def test_other_commands_and_tenants_are_not_even_asked_for(rig):
     key = await rig.key("acme", "tenant:admin")
     await lets(rig, "npm:*", "pypi:*", "oci:*")
