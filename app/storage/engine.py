@@ -24,6 +24,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine import Connection, ExceptionContext, make_url
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.errors import StorageReadOnly, StorageUnavailable
 from app.storage._connections import AsyncConnection, begun, connected, dispose
@@ -40,6 +41,7 @@ TRY_S = 0.5  # how long a change of nothing may wait for others
 
 _BUSY_TIMEOUT_MS = "trunkline_busy_timeout_ms"
 _ONE_QUERY = "trunkline_one_query"
+_TAKEN = "trunkline_taken"  # of a connection
 # A query without a table does not look at the file; and a dump that is being restored has not all tables yet, a schema
 # of another version not all columns.
 _TABLES: list[Any] = [exists(select(*each.c)) for each in metadata.sorted_tables]
@@ -221,9 +223,10 @@ class Database:
             self._must_reconnect = True
             raise StorageReadOnly
 
-    def _reconnect_if_due(self, *_: object) -> None:
-        must, self._must_reconnect = self._must_reconnect, False
-        if must:
+    def _reconnect_if_due(self, _: object, entry: ConnectionPoolEntry, __: object) -> None:
+        was_taken, entry.info[_TAKEN] = _TAKEN in entry.info, True
+        if self._must_reconnect and was_taken:  # SQLAlchemy refuses to replace one that was just made
+            self._must_reconnect = False
             raise exc.InvalidatePoolError  # this connection is replaced, the others when they are taken next
 
     async def aclose(self) -> None:

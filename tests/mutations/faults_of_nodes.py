@@ -452,6 +452,13 @@ FAULTS_OF_NODES = (
         "        if False:\n",
         ("tests/storage/test_engine_postgresql.py",),
     ),
+    Fault(
+        "a connection that was just made is made anew",
+        "app/storage/engine.py",
+        "        if self._must_reconnect and was_taken:",
+        "        if self._must_reconnect:",
+        ("tests/storage/test_engine_postgresql.py",),
+    ),
     # --- a node that stops
     Fault(
         "a drain does not wait for requests that wait for another node",

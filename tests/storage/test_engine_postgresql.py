@@ -265,6 +265,23 @@ async def test_a_node_that_was_led_to_a_standby_takes_changes_when_its_address_l
     await database.aclose()
 
 
+async def test_a_connection_that_was_just_made_is_not_made_anew(read_only_url):
+    """SQLAlchemy makes a connection anew once, and refuses the second time: a bug in the gateway, clients were told."""
+    database = Database(read_only_url)
+    async with database.read():
+        pass  # this one is kept
+
+    def checked(*_: object) -> None:
+        database._must_reconnect = True  # as another task's check does while this one connects
+
+    event.listen(database._engine, "connect", checked)
+    checked()
+    for _ in range(2):
+        with pytest.raises(StorageReadOnly):
+            await TenantRepository(database).create(Tenant("new"))
+    await database.aclose()
+
+
 async def test_the_watch_tells_a_database_that_is_read_only_from_one_that_is_away(read_only_url, monkeypatch):
     monkeypatch.setattr(health_watch, "WATCH_EVERY_S", 0.02)
     monkeypatch.setattr(health_watch, "LATE_S", 60.0)  # an answer that takes long is none, but not here
