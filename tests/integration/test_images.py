@@ -1,6 +1,7 @@
 """Images behind a real gateway, with a stand-in for the engine: their sessions, and what a killed node leaves."""
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -49,14 +50,17 @@ async def test_nothing_is_left_of_a_node_that_was_killed_when_the_next_one_is_re
     tmp_path: Path, engine: StandIn
 ) -> None:
     data = tmp_path / "data"
-    with running_gateway(data, CONTAINER_ENGINE=engine.name) as gateway:
-        endpoint = gateway.endpoint(LINE)
-        async with wire(endpoint) as first, wire(endpoint) as second:
-            await first.call("echo", text="1")
-            await second.call("echo", text="2")
-            gateway.kill()
-            await until(lambda: not gateway.backends())
-    assert len(engine.containers) == 2
+    for _ in range(5):
+        with running_gateway(data, CONTAINER_ENGINE=engine.name) as gateway:
+            assert engine.containers == []
+            endpoint = gateway.endpoint(LINE)
+            async with AsyncExitStack() as stack:
+                for number in range(4):
+                    session = await stack.enter_async_context(wire(endpoint))
+                    assert await session.call("echo", text=str(number)) == str(number)
+                gateway.kill()
+                await until(lambda: not gateway.backends())
+        assert len(engine.containers) == 4
     with running_gateway(data, CONTAINER_ENGINE=engine.name):
         assert engine.containers == []
     assert list((data / "containers").iterdir()) == []
