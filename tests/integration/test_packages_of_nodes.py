@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from tests.backends.packages.rig import Npm, add_wheel, index, needs_npm, npm, unconfigured
-from tests.integration.gateway import Endpoint, Gateway, running_gateway
+from tests.integration.gateway import Endpoint, Gateway, running_gateway, until
 from tests.integration.nodes import running_nodes
 from tests.integration.test_files_as_truth import Files, secret_in
 from tests.integration.wire import Wire
@@ -94,6 +97,16 @@ def at(node: Gateway, endpoint: Endpoint) -> Endpoint:
     return Endpoint(node, endpoint.tenant, endpoint.name, base, endpoint.key)
 
 
+def working_in(folder: Path) -> list[int]:
+    """Processes that run there."""
+    found = list[int]()
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if Path(each.cwd()).is_relative_to(folder):
+                found.append(each.pid)
+    return found
+
+
 async def said(endpoint: Endpoint) -> Any:
     """What the tool answers in a session of its own."""
     async with httpx2.AsyncClient(timeout=START_S) as http:  # the node may have to install it
@@ -125,6 +138,31 @@ async def test_a_node_with_an_empty_cache_has_the_same_files_and_gives_the_same_
         assert installed(second) == installed(first)
         told = [second.api("GET", f"/tenants/{tenant}/backends/{each.name}")["package"] for each in endpoints]
         assert told == packages
+
+
+async def test_nothing_of_an_installation_is_used_in_which_the_node_was_killed(
+    tmp_path: Path, index: Path, npm: Npm
+) -> None:
+    publish(index, npm, "1.0.0")
+    npm.never_ends.add("left")
+    data = tmp_path / "data"
+    with running_gateway(data, **settings(index, npm)) as gateway:
+        body = {"name": "notes", "command": "npx", "args": ["-y", "@acme/notes"]}
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(gateway.api, "POST", "/tenants/default/backends", body)
+            await until(lambda: "/files/left-1.0.0.tgz" in npm.asked)
+            gateway.kill()
+            assert isinstance(asked.exception(), httpx2.HTTPError)
+        assert list(installed(gateway)) != []
+        await until(lambda: not working_in(data))
+    npm.never_ends.clear()
+    with running_gateway(data, **settings(index, npm)) as gateway:
+        assert gateway.api("GET", "/tenants/default/backends")["items"] == []
+        await until(lambda: installed(gateway) == {})
+        endpoint = gateway.endpoint(["npx", "-y", "@acme/notes"])
+        assert await said(endpoint) == "1.0.0 hello"
+        package = gateway.api("GET", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}")["package"]
+        assert list(installed(gateway)) == [package["lock"]]
 
 
 def test_a_file_with_packages_places_and_secrets_is_applied_once(tmp_path: Path, index: Path, npm: Npm) -> None:

@@ -166,6 +166,26 @@ async def test_another_archive_than_that_of_the_lock_is_refused(node, npm, tmp_p
 
 @needs_bubblewrap
 @needs_npm
+async def test_a_lock_that_two_sessions_want_at_once_is_installed_once(node, npm, tmp_path):
+    npm.add("mcp-notes", "1.0.0")
+    made = await node.packages.resolved(spec("npx", "mcp-notes"))
+    empty = bench(tmp_path / "empty", TIER, RegistrySettings(npm=npm.url), node.locks)
+    npm.asked.clear()
+    found = list[BackendSpec]()
+
+    async def ready() -> None:
+        found.append(await empty.packages.ready(made))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(ready)
+    assert found[0] == found[1]
+    assert [each for each in npm.asked if each.endswith(".tgz")] == ["/files/mcp-notes-1.0.0.tgz"]
+    assert empty.installed == [made.package.lock]
+
+
+@needs_bubblewrap
+@needs_npm
 async def test_a_download_that_never_ends_and_one_that_is_too_large_are_stopped(node, npm, monkeypatch):
     npm.add("endless", "1.0.0")
     npm.never_ends.add("endless")
