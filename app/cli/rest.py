@@ -22,7 +22,7 @@ from app.settings.environment import PREFIX
 from app.settings.hosts import is_loopback
 from app.text.terminal.text import printable
 
-TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=100.0)  # a check takes a minute at most
+TIMEOUT = httpx2.Timeout(30.0, connect=5.0, read=300.0)  # to install a package takes up to 280 s
 ATTEMPTS = 3
 DEEPEST = 64  # levels of an answer; no gateway nests more than a handful
 LONGEST_PAUSE_S = 5.0  # if a gateway asks for a longer pause, its refusal is shown instead

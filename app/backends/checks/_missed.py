@@ -170,7 +170,7 @@ def findings(
                 note = _NO_SHARED_MEMORY if what == _SHARED_MEMORY else _NEVER_OPENED
                 missed = replace(missed, proposal=None, note=note)
             (named if is_named else files).append(missed)
-    if not addresses:
+    if all(each.note == _METADATA for each in addresses):  # libraries look for a cloud before anything is asked of them
         addresses += _before_a_call(spec, besides.reaching, has_failed=has_failed)
     reported = named[:_COMPARED] + _by_localhost(addresses[:_COMPARED])
     if has_failed:
@@ -348,7 +348,7 @@ def _registered(spec: BackendSpec, count: int, *, only_names: bool = False) -> l
 
 
 def _before_a_call(spec: BackendSpec, reaching: Sequence[str], *, has_failed: bool) -> list[Missed]:
-    """Of a program that has asked for no address yet: where its registration says that it will connect to, else the web
+    """Of a program that has asked for no address that it is for: where its registration says that it will connect to, else the web
     if tools say that they reach out."""
     named = [] if has_failed or spec.sandbox.network_kind == "host" else _registered(spec, 0)
     found = [replace(each, note=_BEFORE_A_CALL) for each in named if not (spec.sandbox.has_web and _is_of_web(each))]

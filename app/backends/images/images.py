@@ -11,7 +11,7 @@ from app.backends.images.recognition import ImageRequest, NotRunnable, recognise
 from app.domain import BackendSpec, Package
 from app.errors import InvalidRequest
 
-ACT_S = 90.0  # for what a person waits for
+ACT_S = 280.0  # for what a person waits for
 AT_ONCE = 2  # of a node; others wait
 _MADE_HERE = "localhost/"  # how the names of images begin that no registry has
 NO_ENGINE = (

@@ -36,8 +36,8 @@ from app.storage.packages import StoredLock
 if TYPE_CHECKING:
     from app.backends.images.images import Images
 
-RESOLVE_S, INSTALL_S = 60.0, 120.0
-ACT_S = 90.0  # for what a person waits for
+RESOLVE_S, INSTALL_S = 120.0, 180.0  # of the largest ones on a slow machine
+ACT_S = 280.0  # for what a person waits for: both, mostly
 MAX_SCRIPTS = 10  # that are named
 AT_ONCE = 3  # of a node; others wait
 OF_ONE_TENANT = 2  # of them: what takes long for one holds up no other

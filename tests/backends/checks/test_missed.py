@@ -147,6 +147,14 @@ def test_what_the_registration_names_is_proposed_before_a_call_asks_for_it():
     assert found(has_failed=False, args=("redis://127.0.0.1:6379",), network=network) == []
 
 
+def test_who_has_only_looked_for_the_cloud_that_it_runs_in_has_asked_for_nothing_yet():
+    """As libraries for traces do at the start of a program."""
+    missed = found(address("169.254.169.254:80"), has_failed=False, args=("redis://localhost:6379",))
+    assert proposals(missed) == [
+        ("169.254.169.254:80", None), ("localhost:6379", {"network": {"allow": ["localhost:6379"]}}),
+    ]  # fmt: skip
+
+
 def test_what_modes_close_is_reported_with_the_user_and_no_entry_would_open_it():
     missed = found(closed("/srv/notes", "write"), 0, write=("/srv/notes",), has_failed=False)
     assert missed == [Missed("file", "/srv/notes", "write", 2, None, 60123)]
