@@ -21,15 +21,10 @@ from tests.programs import run_program
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 NAME = "db.internal"
-NOT_ASSISTED = """
-from dataclasses import replace
+NO_SETPRIV = """
 from app.jail.sandbox import machine
-from app.jail.sandbox.tiers import Tier
-examined = machine.examine
-def examine(*given):
-    found = examined(*given)
-    return replace(found, without={**found.without, Tier.ASSISTED: "a test wants the tier below"})
-machine.examine = examine
+def find_none(): raise FileNotFoundError("there is no setpriv")
+machine.find_setpriv = find_none
 """
 # In a mount namespace of the gateway's own its machine has another hosts file: CLONE_NEWNS, MS_PRIVATE, MS_BIND.
 OWN_HOSTS = """
@@ -42,7 +37,7 @@ require(libc.unshare(0x20000))
 require(libc.mount(None, b"/", None, 0x44000, None))
 require(libc.mount({!r}, b"/etc/hosts", None, 0x1000, None))
 """
-OF_TIER = {Tier.KERNEL: NO_BUBBLEWRAP, Tier.NAMESPACES: NOT_ASSISTED, Tier.ASSISTED: ""}
+OF_TIER = {Tier.KERNEL: NO_BUBBLEWRAP, Tier.NAMESPACES: NO_SETPRIV, Tier.ASSISTED: ""}
 
 
 def own_address() -> str:
