@@ -4,6 +4,8 @@ modules stay in their folder, and tests stand where their module does."""
 import ast
 import re
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,12 +31,21 @@ def test_a_package_says_what_lives_there(package: Path) -> None:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
 
 
+_READ = ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Imports and functions, wherever they stand."""
+    return tuple(each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, _READ))
+
+
 def functions_over(limit: int) -> list[str]:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return [
         f"{name_of(path)}:{node.lineno} {node.name}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, kinds) and (node.end_lineno or 0) - node.lineno >= limit
     ]
 
@@ -136,22 +147,21 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports_of(path: Path) -> set[str]:
-    """The modules of app/ that this one imports."""
-    names = {module_name(each) for each in MODULES}
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            found |= {f"{node.module}.{each.name}" for each in node.names} & names or {node.module}
-    return found
+def imports() -> Iterator[tuple[str, str]]:
+    """By whom, and which module, of all that are in app/."""
+    names = {module_name(each): each for each in MODULES}
+    for name, path in names.items():
+        for node in nodes_of(path):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                for each in {f"{node.module}.{one.name}" for one in node.names} & names.keys() or {node.module}:
+                    yield name, each
 
 
 def test_a_module_with_an_underscore_is_imported_from_its_own_folder_only() -> None:
     others = [
-        f"{name_of(path)} imports {each}"
-        for path in MODULES
-        for each in imports_of(path)
-        if each.rpartition(".")[2].startswith("_") and not module_name(path).startswith(each.rpartition(".")[0])
+        f"{name} imports {each}"
+        for name, each in imports()
+        if each.rpartition(".")[2].startswith("_") and not name.startswith(each.rpartition(".")[0])
     ]
     assert others == []
 
@@ -162,9 +172,8 @@ AT_THE_TOP = ("cli", "node", "console")
 
 def test_what_only_its_own_folder_imports_has_an_underscore() -> None:
     imported_by: dict[str, set[str]] = {}
-    for path in MODULES:
-        for each in imports_of(path):
-            imported_by.setdefault(each, set()).add(module_name(path))
+    for name, each in imports():
+        imported_by.setdefault(each, set()).add(name)
     private = {
         each
         for each, users in imported_by.items()
