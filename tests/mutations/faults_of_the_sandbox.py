@@ -45,7 +45,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("a metadata address is proposed", _MISSED, "return is_metadata(ip_address", "return False and is_metadata(ip_address", CHECKS),
     Fault("who asks for localhost is sent to one of its addresses", _MISSED, "is_either = port in both and", "is_either = False and", CHECKS),
     Fault("what the registration names is proposed to who has failed of something else", _MISSED, "[] if has_failed or spec.sandbox", "[] if spec.sandbox", CHECKS),
-    Fault("who looks for its cloud is told nothing else", _MISSED, "if all(each.note == _METADATA for each in addresses):", "if not addresses:", CHECKS),
+    Fault("who looks for its cloud is told nothing of the web", _MISSED, "besides.reaching if has_only_looked else ()", "()", CHECKS),
     Fault("what `web` reaches is proposed once more", _MISSED, "if not (spec.sandbox.has_web and _is_of_web(each))", "if True", CHECKS),
     Fault("what is never reached is proposed again", _MISSED, "return _NEVER_REACHED if is_allowed else None", "return None", CHECKS),
     Fault("an entry is proposed that every sandbox refuses", _MISSED, "if missed.uid is None and _are_forbidden(opens, besides.forbidden):", "if False:", CHECKS),

@@ -52,7 +52,7 @@ _GOES_AROUND = (
     f"HOST:PORT. {_OPENS_ALL}"
 )
 _BY_REGISTRATION = "Its registration names it; what the program asked for is not known, as it resolves no name yet."
-_BEFORE_A_CALL = "Its registration names it; a check calls no tool, and nothing was asked for yet."
+_BEFORE_A_CALL = "Its registration names it; a check calls no tool, and it was not asked for yet."
 _IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
 _NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
 _NAMES_ITS_NETWORK = (
@@ -170,8 +170,8 @@ def findings(
                 note = _NO_SHARED_MEMORY if what == _SHARED_MEMORY else _NEVER_OPENED
                 missed = replace(missed, proposal=None, note=note)
             (named if is_named else files).append(missed)
-    if all(each.note == _METADATA for each in addresses):  # libraries look for a cloud before anything is asked of them
-        addresses += _before_a_call(spec, besides.reaching, has_failed=has_failed)
+    has_only_looked = all(each.note == _METADATA for each in addresses)  # for its cloud, as libraries for traces do
+    addresses += _before_a_call(spec, besides.reaching if has_only_looked else (), has_failed=has_failed)
     reported = named[:_COMPARED] + _by_localhost(addresses[:_COMPARED])
     if has_failed:
         reported += calls[:_LAST] + ([] if named else files[:_LAST])
@@ -348,8 +348,7 @@ def _registered(spec: BackendSpec, count: int, *, only_names: bool = False) -> l
 
 
 def _before_a_call(spec: BackendSpec, reaching: Sequence[str], *, has_failed: bool) -> list[Missed]:
-    """Of a program that has asked for no address that it is for: where its registration says that it will connect to, else the web
-    if tools say that they reach out."""
+    """Where its registration says that a program will connect to, else the web if tools say that they reach out."""
     named = [] if has_failed or spec.sandbox.network_kind == "host" else _registered(spec, 0)
     found = [replace(each, note=_BEFORE_A_CALL) for each in named if not (spec.sandbox.has_web and _is_of_web(each))]
     if found or not reaching or spec.sandbox.network != "none":

@@ -147,12 +147,13 @@ def test_what_the_registration_names_is_proposed_before_a_call_asks_for_it():
     assert found(has_failed=False, args=("redis://127.0.0.1:6379",), network=network) == []
 
 
-def test_who_has_only_looked_for_the_cloud_that_it_runs_in_has_asked_for_nothing_yet():
-    """As libraries for traces do at the start of a program."""
-    missed = found(address("169.254.169.254:80"), has_failed=False, args=("redis://localhost:6379",))
-    assert proposals(missed) == [
-        ("169.254.169.254:80", None), ("localhost:6379", {"network": {"allow": ["localhost:6379"]}}),
-    ]  # fmt: skip
+@pytest.mark.parametrize("asked", ["169.254.169.254:80", "10.0.0.7:443"])
+def test_so_is_it_to_a_program_that_has_asked_for_something_else_by_then(asked):
+    """Such as its cloud, or for a newer version of itself."""
+    missed = found(address(asked), has_failed=False, args=("redis://localhost:6379",))
+    assert paths(missed) == [asked, "localhost:6379"]
+    missed = found(address(asked), has_failed=False, reaching=["fetch"])
+    assert len(missed) == (2 if asked.startswith("169.254.") else 1)
 
 
 def test_what_modes_close_is_reported_with_the_user_and_no_entry_would_open_it():
@@ -290,7 +291,6 @@ def test_localhost_is_proposed_to_who_tries_both_of_its_addresses():
         (("postgresql://u:p@db.internal/app",), ["db.internal:5432"]),
         (("--url=https://api.example.com/v1", "-v"), ["api.example.com:443"]),
         (("--broker", "MQ.corp:5672"), ["mq.corp:5672"]),
-        (("postgresql://10.0.0.7/app",), []),  # no name was resolved for it
         (("notes.txt", "10:30", "a@b.example"), []),
     ],
 )
@@ -298,6 +298,8 @@ def test_who_resolves_a_name_may_reach_the_names_of_its_registration(args, named
     missed = found(address("names (DNS)"), args=args, has_failed=False, has_proxy=True)
     expected: list[tuple[str, Any]] = [(each, {"network": {"allow": [each]}}) for each in named]
     assert proposals(missed) == (expected or [("names (DNS)", None)])
+    missed = found(address("names (DNS)"), args=("postgresql://10.0.0.7/app",), has_failed=False, has_proxy=True)
+    assert paths(missed) == ["names (DNS)", "10.0.0.7:5432"]  # no name was resolved for it
 
 
 def test_who_may_make_no_socket_may_reach_what_its_registration_names():
