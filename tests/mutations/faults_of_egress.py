@@ -142,8 +142,15 @@ FAULTS_OF_EGRESS = (
     Fault(
         "a look-up that nobody waits for any more does not count",
         "app/jail/egress/names.py",
-        "            if not started:\n                self._forget(tenant)\n",
-        "            self._of_tenant[tenant] = 0\n",
+        "            if has_place and not has_thread:\n",
+        "            if has_place:\n",
+        PROXY,
+    ),
+    Fault(
+        "who asks for many names at once is refused",
+        "app/jail/egress/names.py",
+        "                await own.acquire_on_behalf_of(place)\n",
+        "                await asyncio.wait_for(own.acquire_on_behalf_of(place), 0.001)\n",
         PROXY,
     ),
     Fault(

@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
+
+import anyio
 
 from app.jail.egress.refusals import Reason, Refused
 
 DEADLINE_S = 10.0
 MAX_THREADS = 32
-MAX_OF_TENANT = 8  # a thread that is no longer waited for counts until the resolver returns
+MAX_OF_TENANT = 8  # others wait; a thread that is no longer waited for counts until the resolver returns
 
 Lookup = Callable[[str], Sequence[str]]
 
@@ -27,44 +28,53 @@ class Names:
 
     def __init__(self, lookup: Lookup = system_lookup) -> None:
         self._lookup = lookup
-        self._of_tenant = Counter[str]()
+        self._of_tenant = dict[str, anyio.CapacityLimiter]()
         self._turns = asyncio.Semaphore(MAX_THREADS)
 
     async def resolve(self, tenant: str, name: str) -> Sequence[str]:
         """At least one address, as text.
 
         Raises:
-            Refused: none in time, or too many names of this tenant are being resolved.
+            Refused: none in time, or others of this tenant took all of it.
         """
-        if self._of_tenant[tenant] >= MAX_OF_TENANT:
-            raise Refused(Reason.NAMES_BUSY, f"{MAX_OF_TENANT} names are being resolved already")
-        self._of_tenant[tenant] += 1
-        started = False
+        own = self._of_tenant.setdefault(tenant, anyio.CapacityLimiter(MAX_OF_TENANT))
+        place = object()  # among the tenant's, in the end for a thread
+        has_place = has_thread = False
+
+        def leave() -> None:
+            own.release_on_behalf_of(place)
+            if not own.borrowed_tokens and not own.statistics().tasks_waiting:
+                self._of_tenant.pop(tenant, None)
+
         try:
             async with asyncio.timeout(DEADLINE_S):
+                await own.acquire_on_behalf_of(place)
+                has_place = True
                 await self._turns.acquire()
-                answer = self._start(tenant, name)
-                started = True
+                answer = self._start(name, leave)
+                has_thread = True
                 found = await answer
         except TimeoutError:
+            if not has_place:
+                raise Refused(Reason.NAMES_BUSY, f"{MAX_OF_TENANT} names are being resolved already") from None
             raise Refused(Reason.NAME_SLOW, f"{name} was not resolved within {DEADLINE_S:.0f} s") from None
         except (OSError, UnicodeError) as error:
             raise Refused(Reason.NAME, f"{name} cannot be resolved: {error}") from None
         finally:
-            if not started:
-                self._forget(tenant)
+            if has_place and not has_thread:
+                leave()
         if not found:
             raise Refused(Reason.NAME, f"{name} has no address")
         return found
 
-    def _start(self, tenant: str, name: str) -> asyncio.Future[Sequence[str]]:
+    def _start(self, name: str, leave: Callable[[], None]) -> asyncio.Future[Sequence[str]]:
         """A thread of its own, which nobody waits for at the end of the program."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
         def settle(found: Sequence[str], error: Exception | None) -> None:
             self._turns.release()
-            self._forget(tenant)
+            leave()
             if answer.done():
                 return
             if error is not None:
@@ -88,8 +98,3 @@ class Names:
             self._turns.release()
             raise Refused(Reason.NAMES_BUSY, "the gateway can start no thread") from None
         return answer
-
-    def _forget(self, tenant: str) -> None:
-        self._of_tenant[tenant] -= 1
-        if not self._of_tenant[tenant]:
-            del self._of_tenant[tenant]

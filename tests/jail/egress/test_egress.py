@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from ipaddress import ip_address
 from types import SimpleNamespace
 
@@ -559,6 +560,25 @@ async def test_a_resolver_that_hangs_hangs_neither_the_loop_nor_other_tenants(mo
             answer = b""
             while b"502" not in answer:  # nothing listens on port 1: it was resolved, and dialled
                 answer = await proxied.says(b"CONNECT works.example:1 HTTP/1.1\r\n\r\n")
+
+
+async def test_who_asks_for_many_names_at_once_waits_for_his_own(monkeypatch):
+    """As an installer does that downloads fifty files at once."""
+    most = under_way = 0
+
+    def lookup(name: str) -> list[str]:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.02)
+        under_way -= 1
+        return ["127.0.0.1"]
+
+    async with proxy(lookup=lookup) as proxied:
+        asked = (f"CONNECT n{number}.example:1 HTTP/1.1\r\n\r\n".encode() for number in range(50))
+        answers = await asyncio.gather(*(proxied.says(each) for each in asked))
+    assert {each.split()[1] for each in answers} == {b"502"}  # nothing listens on port 1
+    assert most <= names.MAX_OF_TENANT
 
 
 # --- the end
