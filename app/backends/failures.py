@@ -6,6 +6,7 @@ In memory, and bounded. Which sessions a failure affected is passed in.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from os.path import dirname
 
 from app.domain import BackendSpec, is_name
 from app.processes.denials import Denial
@@ -78,8 +79,8 @@ class BackendFailure:
 
     @property
     def cause(self) -> tuple[object, ...]:
-        """Equal for failures that are counted as one."""
-        detail = None if self.kind in _OF_CALLS else self.detail  # a timeout's says how long it took
+        """Equal for failures that are counted as one: timeouts, however long they took; files of one directory."""
+        detail = {TIMEOUT: None, DENIED: dirname(self.detail) or self.detail}.get(self.kind, self.detail)
         return (self.kind, detail, self.before_handshake, self.version, self.method, self.tool)
 
     def in_short(self) -> "BackendFailure":
@@ -146,7 +147,7 @@ class FailureLog:
     ) -> None:
         """A call has failed, and this was denied to the process meanwhile."""
         first, more = denials[0], len(denials) - 1
-        why = f"the call failed, and {first.kind} was denied: {first.what}" + (f", and {more} more" if more else "")
+        why = f"{first.kind} was denied: {first.what}" + (f", and {more} more" if more else "")
         failure = self._new(process.spec, DENIED, why, process, before_handshake=method == "initialize")
         hint = raising(first.kind, process.spec) or _ALLOWING
         self._add(process.spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])

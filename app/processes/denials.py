@@ -20,18 +20,20 @@ MAX_WHAT = 200  # characters
 SAID_BYTES = 8 << 10  # of a failed answer, and of stderr
 _MOST_SAID = 5  # in one text
 _NEAR = 200  # bytes around the words, where what they are about stands
-# What the C library, Python, Node, Go, Java and shells say.
+# What the C library, Python, Node, Go, Java and shells say. Where words go on, they are somebody's own: a database's of
+# a table, or a server's of a user.
 _words = re.compile(
-    rb"(?P<file>\b(?:EROFS|EACCES|EPERM)\b|[Rr]ead-only file system|[Pp]ermission denied|[Oo]peration not permitted)|"
+    rb"(?:(?P<file>\b(?:EROFS|EACCES|EPERM)\b|[Rr]ead-only file system|[Pp]ermission denied|"
+    rb"[Oo]peration not permitted)|"
     rb"(?P<address>\b(?:ECONNREFUSED|ENETUNREACH|EHOSTUNREACH|EAI_AGAIN|ENOTFOUND)\b|[Cc]onnection refused|"
     rb"[Nn]etwork is unreachable|[Tt]emporary failure in name resolution|[Nn]ame or service not known)|"
-    rb"(?P<files>\bEMFILE\b|[Tt]oo many open files(?! in system))|"
-    rb"(?P<disk>\b(?:ENOSPC|EFBIG|EDQUOT)\b|[Nn]o space left on device|[Ff]ile too large)"
+    rb"(?P<files>\bEMFILE\b|[Tt]oo many open files)|"
+    rb"(?P<disk>\b(?:ENOSPC|EFBIG|EDQUOT)\b|[Nn]o space left on device|[Ff]ile too large))(?:(?<=[A-Z])|(?! +\w))"
 ).finditer
 _path = re.compile(rb"(?<![\w./:])/[^\s\"'`\\<>(),:;]{1,150}")
 _address = re.compile(
     rb"(?<![\w.:/])((?:\d{1,3}\.){3}\d{1,3}|\[[0-9a-f:]{2,39}\]|localhost|(?:[a-z0-9-]{1,63}\.){1,8}[a-z]{2,20})"
-    rb"(?:(?::|\\?\", port |', port )(\d{1,5}))?(?![\w.])"
+    rb"(?:(?::|\\?\", port |', port )(\d{1,5}))?(?!\w|\.\w)"
 )
 
 

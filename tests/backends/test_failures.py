@@ -157,7 +157,7 @@ def test_a_call_that_was_denied_something_is_kept_with_the_last_denials_and_coun
         log.denied(process(died), died.denials.take_last(), method="tools/call", tool="write", affected=WHO)
     (failure,) = log.of(SPEC.key)
     assert (failure.kind, failure.times, failure.tool) == ("denied", KEPT + 5, "write")
-    assert failure.detail == f"the call failed, and file was denied: /srv/{KEPT + 4}"
+    assert failure.detail == f"file was denied: /srv/{KEPT + 4}"
     assert [each.what for each in failure.denials] == [f"/srv/{number}" for number in range(5, KEPT + 5)]
     assert "`sandbox`" in failure.hint
     assert failure.in_short().denials == ()

@@ -30,6 +30,7 @@ def whats(denials: Denials) -> list[tuple[str, str]]:
         (rb"Read-only file system (os error 30)", "file", b"Read-only file system"),
         (rb"see /etc/help\nPermission denied: 'x'", "file", b"Permission denied"),
         (rb"connect ECONNREFUSED 127.0.0.1:5432", "address", b"127.0.0.1:5432"),
+        (rb"Error 111 connecting to 127.0.0.1:6379. Connection refused.", "address", b"127.0.0.1:6379"),
         (rb"connect EACCES 10.0.0.7:5432", "address", b"10.0.0.7:5432"),
         (rb"connect to 127.0.0.1:9: [Errno 13] Permission denied", "address", b"127.0.0.1:9"),
         (rb'connection to server at "127.0.0.1", port 5432 failed: Connection refused', "address", b"127.0.0.1:5432"),
@@ -49,6 +50,9 @@ def test_the_metric_knows_every_kind():
 
 def test_other_words_are_no_denial():
     assert list(denied_by(b"no such file: '/srv/a'; too many open files in system; all permissions are granted")) == []
+    assert (
+        list(denied_by(b"ERROR: permission denied for table users\n403: permission denied to bob, by 10.0.0.7")) == []
+    )
 
 
 def test_the_same_said_in_two_ways_is_one():

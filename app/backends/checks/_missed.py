@@ -10,7 +10,7 @@ from itertools import islice
 from os.path import basename, dirname
 from typing import Any, Literal
 
-from app.backends.checks._registered import destinations_in
+from app.backends.checks._registered import destinations_in, destinations_unresolved
 from app.domain import BackendSpec
 from app.domain.resources.destinations import LOCALHOST, is_destination, is_metadata, not_covered, parse
 from app.domain.resources.fields import Unfit
@@ -52,6 +52,9 @@ _GOES_AROUND = (
     f"HOST:PORT. {_OPENS_ALL}"
 )
 _BY_REGISTRATION = "Its registration names it; what the program asked for is not known, as it resolves no name yet."
+_BY_ITS_WORDS = (
+    "Its stderr names it, with the port of https where it names none. It uses no proxy, so `web` would not help."
+)
 _BEFORE_A_CALL = "Its registration names it; a check calls no tool, and it was not asked for yet."
 _IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
 _NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
@@ -62,7 +65,10 @@ _NAMES_ITS_NETWORK = (
 _NOWHERE = "No entry of `allow` leads there."
 # Who asks for the credentials of a cloud's machine should not get them.
 _METADATA = "No entry is proposed: a cloud hands out the machine's credentials there."
-_UNHEARD = "Nothing listens there on this node now: without that no entry helps."
+_UNHEARD = (
+    "Nothing listens there on this node now, and without that no entry helps: start it, and check again; or name it in "
+    "`network.allow` for later."
+)
 _WEB_OR_HOST = (
     "Not known which entry helps: `allow` reaches what it names, as HOST:PORT, `web` public addresses on the ports 80 "
     "and 443, `host` everything that this node reaches."
@@ -156,7 +162,7 @@ def findings(
         elif kind == "system call":
             calls.append(Missed(kind, what, None, count, None, note=_way_out(what)))
         elif kind == "address":
-            addresses += _direct(spec, each, count, has_proxy=besides.has_proxy)
+            addresses += _direct(spec, each, count, stderr, has_proxy=besides.has_proxy)
         elif kind == "file":
             is_hidden = each.get("is_hidden", False)
             is_named = _names(registered if is_hidden else text, what)
@@ -324,20 +330,27 @@ def _to(address: str, count: int, note: str | None = None) -> Missed:
     return Missed("address", address, None, count, {"network": {"allow": [address]}}, note=note)
 
 
-def _direct(spec: BackendSpec, each: Mapping[str, Any], count: int, *, has_proxy: bool) -> list[Missed]:
-    """Who was asked for without a proxy, or which names its registration has where it resolved one."""
+def _direct(
+    spec: BackendSpec, each: Mapping[str, Any], count: int, stderr: Sequence[str], *, has_proxy: bool
+) -> list[Missed]:
+    """Who was asked for without a proxy; where it resolved a name, which ones its registration has, or it has named."""
     address, kind = each["what"], spec.sandbox.network_kind
     if kind == "host":
         return [Missed("address", address, None, count, None)]
     if address == _NAMES:
-        goes_around = has_proxy or spec.sandbox.has_web
-        entry, note = (None, _GOES_AROUND) if goes_around else ({"network": "web"}, None)
-        return _registered(spec, count, only_names=True) or [Missed("address", _NAMES, None, count, entry, note=note)]
+        registered = _registered(spec, count, only_names=True)
+        if registered or not (has_proxy or spec.sandbox.has_web):
+            return registered or [Missed("address", _NAMES, None, count, {"network": "web"})]
+        said = [each for each in dict.fromkeys(destinations_unresolved(stderr)) if _can_be_named(each)][:_COMPARED]
+        named = [_to(each, count, _BY_ITS_WORDS) for each in not_covered(said, spec.sandbox.allow)]
+        return named or [Missed("address", _NAMES, None, count, None, note=_GOES_AROUND)]
     if _is_of_metadata(address):
         return [Missed("address", address, None, count, None, note=_METADATA)]
     if not _can_be_named(address):
         return [Missed("address", address, None, count, None, note=_NOWHERE)]
-    return [_to(address, count, None if each.get("is_heard", True) else _UNHEARD)]
+    if not each.get("is_heard", True):
+        return [Missed("address", address, None, count, None, note=_UNHEARD)]
+    return [_to(address, count)]
 
 
 def _registered(spec: BackendSpec, count: int, *, only_names: bool = False) -> list[Missed]:
@@ -368,14 +381,17 @@ def _is_of_web(missed: Missed) -> bool:
 def _by_localhost(addresses: Sequence[Missed]) -> list[Missed]:
     """One for each. Who asks for `localhost` tries ::1, and perhaps 127.0.0.1 then: an entry for the former would lead
     him to where nobody may listen, and one for `localhost` leads to whoever does."""
-    both = {each.what.rpartition(":")[2] for each in addresses if each.proposal and each.what.startswith(_V6_LOOPBACK)}
+    both = {each.what.rpartition(":")[2] for each in addresses if each.what.startswith(_V6_LOOPBACK)}
     kept = dict[str, Missed]()
     for found in addresses:
         host, _, port = found.what.rpartition(":")
-        is_either = port in both and f"{host}:" in (_V6_LOOPBACK, _V4_LOOPBACK)
-        each = _to(f"{LOCALHOST}:{port}", found.count, found.note) if is_either else found
-        before = kept.get(each.what)
-        kept[each.what] = each if before is None else replace(before, count=before.count + each.count)
+        each, is_either = found, port in both and f"{host}:" in (_V6_LOOPBACK, _V4_LOOPBACK)
+        if is_either:
+            named = f"{LOCALHOST}:{port}"
+            each = replace(found, what=named) if found.proposal is None else _to(named, found.count, found.note)
+        before = kept.get(each.what, replace(each, count=0))
+        more = each if before.proposal is None else before
+        kept[each.what] = replace(more, count=before.count + each.count)
     return list(kept.values())
 
 

@@ -1,10 +1,11 @@
-"""Which hosts and ports the registration of a backend names: in URLs, in arguments as HOST:PORT, or in variables. Pure.
+"""Which hosts and ports the registration of a backend names: in URLs, in arguments as HOST:PORT, or in variables; and
+which its program says that it cannot resolve. Pure.
 
 Values of variables may be secret: of these only hosts of URLs count, and what a name says is a host.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from app.domain import BackendSpec
 
@@ -25,6 +26,11 @@ _url = re.compile(
 ).finditer
 _alone = re.compile(rf"(?:.*=)?{_host}:(?P<port>[0-9]{{2,5}})").fullmatch
 _is_host = re.compile(_host).fullmatch
+# As Node, urllib3 of Python, and Go say it.
+_unresolved = re.compile(
+    rf"(?:getaddrinfo E[A-Z_]{{4,10}} |Failed to resolve '|\blookup ){_host}(?:[' :]|$)"
+    r"(?:[^\s:]{0,253}:(?P<port>[0-9]{2,5}))?"
+).finditer
 
 
 def destinations_in(spec: BackendSpec) -> Iterator[str]:
@@ -39,6 +45,14 @@ def destinations_in(spec: BackendSpec) -> Iterator[str]:
         if alone is not None and "://" not in text:
             yield f"{alone['host'].lower()}:{int(alone['port'])}"
     yield from _in_variables(spec)
+
+
+def destinations_unresolved(stderr: Sequence[str]) -> Iterator[str]:
+    """Likewise; where no port is said, the one of https."""
+    for line in stderr:
+        for match in _unresolved(line):
+            if "." in match["host"]:
+                yield f"{match['host'].lower()}:{int(match['port'] or _PORTS['https'])}"
 
 
 def _in_variables(spec: BackendSpec) -> Iterator[str]:

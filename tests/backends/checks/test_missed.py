@@ -302,6 +302,27 @@ def test_who_resolves_a_name_may_reach_the_names_of_its_registration(args, named
     assert paths(missed) == ["names (DNS)", "10.0.0.7:5432"]  # no name was resolved for it
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("  [cause]: Error: getaddrinfo EAI_AGAIN API.example.com", "api.example.com:443"),
+        ("Error: getaddrinfo ENOTFOUND db.internal db.internal:5432", "db.internal:5432"),
+        (
+            "NameResolutionError(\"<urllib3.Connection>: Failed to resolve 'api.example.com' ([Errno -3])\")",
+            "api.example.com:443",
+        ),
+        ("dial tcp: lookup api.example.com on 127.0.0.1:53: read udp", "api.example.com:443"),
+        ("dial tcp: lookup api.example.com: no such host", "api.example.com:443"),
+    ],
+)
+def test_who_names_what_it_cannot_resolve_may_reach_that(line, named):
+    missed = found(address("names (DNS)"), stderr=("TypeError: fetch failed", line), has_proxy=True)
+    assert proposals(missed) == [(named, {"network": {"allow": [named]}})]
+    allowed = AllowList((named,), web=True)
+    assert proposals(found(address("names (DNS)"), stderr=(line,), network=allowed)) == [("names (DNS)", None)]
+    assert proposals(found(address("names (DNS)"), stderr=(line,))) == [("names (DNS)", {"network": "web"})]
+
+
 def test_who_may_make_no_socket_may_reach_what_its_registration_names():
     calls = [{"kind": "system call", "what": f"socket({family})"} for family in ("AF_INET", "AF_INET6")]
     missed = found(*calls, args=("postgresql://localhost/app",), has_failed=False)
@@ -345,8 +366,13 @@ def test_what_is_allowed_and_refused_is_never_reached():
 
 def test_of_an_address_at_which_nobody_listens_it_is_said():
     (missed,) = found(address("127.0.0.1:5432", is_heard=False))
-    assert missed.proposal == {"network": {"allow": ["127.0.0.1:5432"]}}
+    assert missed.proposal is None
     assert str(missed.note).startswith("Nothing listens there on this node now")
+    both = address("[::1]:5432", is_heard=False)
+    (missed,) = found(address("127.0.0.1:5432", is_heard=False), both)
+    assert (missed.what, missed.proposal, missed.count) == ("localhost:5432", None, 2)
+    (missed,) = found(address("127.0.0.1:5432"), both)
+    assert (missed.what, missed.proposal) == ("localhost:5432", {"network": {"allow": ["localhost:5432"]}})
 
 
 @pytest.mark.parametrize("path", ["/run/postgresql/.s.PGSQL.5432", "/var/run/docker.sock", "/proc/1/environ"])

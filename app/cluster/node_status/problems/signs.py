@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from app.auth.credential_uses import Busy, NewAddress
 from app.backends.checks.backend_check import SUFFIX
-from app.backends.failures import NOT_STARTED, TIMEOUT, BackendFailure
+from app.backends.failures import DENIED, NOT_STARTED, TIMEOUT, BackendFailure
 from app.backends.inventory import BackendSnapshot
 from app.backends.upstreams.certificates import expiring
 from app.cluster.node_status.problems.problem import Problem, Severity
@@ -61,7 +61,7 @@ def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> I
         since, often = each.first_at.timestamp(), f", {each.times} times" if each.times > 1 else ""
         if each.limit and each.kind == "killed":
             limit = {"memory": "limits.memory_mb", "disk": "limits.disk_mb"}.get(each.limit, "the tenant's memory_mb")
-            words = f"A process of the backend {name} was ended at {limit}: it {each.detail.removeprefix('it ')}."
+            words = f"A process of the backend {name} was ended at {limit}: {each.detail.removeprefix('killed: ')}."
             do = f"Look at what it was asked to do; if its work needs more, raise {limit}."
             kind, severity = f"killed_at_{each.limit}", "critical"
         elif each.kind == TIMEOUT:
@@ -71,7 +71,14 @@ def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> I
             severity = "warning"
         else:
             when = " at its start" if each.before_handshake else ""
-            words, kind = f"A process of the backend {name} has failed{when}: {each.detail}{often}.", "backend_failed"
+            who = (
+                "A process of"
+                if each.kind != DENIED
+                else "A call of"
+                if each.tool is None
+                else f"The tool {each.tool} of"
+            )
+            words, kind = f"{who} the backend {name} has failed{when}: {each.detail}{often}.", "backend_failed"
             do, severity = each.hint or "Read the end of its stderr under its failures.", "warning"
             if each.kind == NOT_STARTED:  # so it has written nothing
                 do = "Check it: that tries it once more, step by step, and says what failed."
