@@ -150,7 +150,7 @@ async def test_a_call_that_works_and_an_error_of_the_tool_s_own_are_no_denial(ga
     assert (seen, failures(endpoint), logged(gateway, endpoint)) == ([], [], [])
 
 
-async def test_who_fails_without_end_is_one_failure_and_a_line_a_second_at_most(gateway: Gateway) -> None:
+async def test_who_fails_without_end_is_one_failure(gateway: Gateway) -> None:
     endpoint = gateway.endpoint(TRIES)
     async with wire(endpoint) as session:
         for number in range(60):

@@ -53,6 +53,14 @@ async def test_lines_go_down_and_come_up(running):
     assert process.state is ProcessState.WARM
 
 
+async def test_of_calls_that_fail_one_a_second_is_looked_at(running):
+    process, _ = await running.start("echo")
+    seen = [
+        process.denied(b"EROFS: read-only file system, open '/srv/%d'" % (10 * at), at) for at in (100.0, 100.9, 101.0)
+    ]
+    assert [[each.what for each in found] for found in seen] == [["/srv/1000"], [], ["/srv/1010"]]
+
+
 async def test_lines_are_put_together_from_pieces_without_cr_and_blank_ones(running):
     process, listener = await running.start("splits_lines")
     process.send(b'{"id":"a"}')

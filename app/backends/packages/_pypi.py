@@ -19,7 +19,7 @@ from app.jail.sandbox.needs import SYSTEM
 
 _WANTED, _LOCK = "wanted.txt", "lock.txt"
 _MAX_LOCK = 4 << 20
-_COMPILE_S = 60.0
+_COMPILE_S = 120.0
 _ENV = {
     "UV_CACHE_DIR": "{folder}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "UV_LINK_MODE": "hardlink",
     "UV_HTTP_RETRIES": "2",

@@ -61,9 +61,20 @@ async def test_a_failure_says_in_which_step_why_and_what_the_backend_wrote(
     await gone(running)
 
 
+# Nobody reads what comes after its answer, and it is too late to stop it.
+CLOSES = """import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+asked = json.loads(sys.stdin.readline())
+os.close(0)
+server = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "closes", "version": "1"}}
+print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": server}), flush=True)
+time.sleep(0.5)
+os._exit(3)
+"""
+
+
 async def test_who_closes_its_pipes_before_it_ends_is_described_by_its_end(running, make_pool):
-    code = "import os, select; os.close(0); select.select([], [], [], 0.1); raise SystemExit(3)"
-    spec = BackendSpec("acme", "closes", sys.executable, ("-I", "-S", "-c", code))
+    spec = BackendSpec("acme", "closes", sys.executable, ("-I", "-S", "-c", CLOSES))
     result = await check_backend(await make_pool(), spec, NO_LIMITS, Steps())
     assert result.failure is not None
     assert "exit status 3" in result.failure.detail
