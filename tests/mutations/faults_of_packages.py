@@ -12,6 +12,8 @@ _PYPI, _LOCK = "app/backends/packages/_pypi.py", "app/backends/packages/_lock.py
 _REGISTRIES, _STORE = "app/backends/packages/registries.py", "app/backends/packages/store.py"
 
 FAULTS_OF_PACKAGES = (
+    Fault("paths in the arguments of a tenant's package are opened", _PERMITTED, 'path.startswith("/") or', "", PERMITTED),
+    Fault("so are those that lead out of its home", _PERMITTED, 'or ".." in path.split("/")', "", PERMITTED),
     Fault("source distributions are built", _PYPI, '_ONLY_BUILT = ("--only-binary", ":all:")', "_ONLY_BUILT = ()", PACKAGES),
     Fault(
         "a wheel brings the environment that it runs in",

@@ -20,14 +20,26 @@ def is_permitted(tenant: Tenant, spec: BackendSpec) -> bool:
 
 
 def _names(spec: BackendSpec) -> Sequence[str]:
-    """As in the list; none where no package and no image is named, or one with a path of the node."""
+    """As in the list; none where no package and no image is named, or one with a path of the node, which its sandbox
+    would open."""
     try:
         if (image := recognised_image(spec.command, spec.args)) is not None:
             return () if image.mounts else [f"oci:{image.name}"]
         request = recognised(spec.command, spec.args)
     except (NotInstallable, NotRunnable):
         return ()
-    return () if request is None else [_normal(f"{request.registry}:{each}") for each in request.names]
+    if request is None or any(_leads_out(each) for argument in request.args for each in (argument, _value(argument))):
+        return ()
+    return [_normal(f"{request.registry}:{each}") for each in request.names]
+
+
+def _value(argument: str) -> str:
+    return argument.partition("=")[2]
+
+
+def _leads_out(path: str) -> bool:
+    """Of the home of the process."""
+    return path.startswith("/") or ".." in path.split("/")
 
 
 def _normal(name: str) -> str:

@@ -24,6 +24,7 @@ def permitted(line: str, *patterns: str, **members: Any) -> bool:
     ("npx -y @acme/notes@1.0 --port 3", "npm:@acme/notes"),
     ("npx -y @acme/notes", "npm:@acme/*"),
     ("cmd /c npx notes", "npm:*"),
+    ("npx notes --db=files/notes.db https://notes.example/a", "npm:*"),
     ("uvx Notes_MCP==1.0", "pypi:notes-mcp"),
     ("uvx notes-mcp[all]", "pypi:Notes.*"),
     ("docker run -i --rm -e A mcp/time:2", "oci:mcp/*"),
@@ -42,6 +43,10 @@ def test_what_is_listed_is_theirs(line, pattern):
     ("docker run --privileged mcp/time", ("oci:*",)),
     ("docker run -v /srv:/srv:ro mcp/time", ("oci:*",)),
     ("docker run evil.example/mcp/time", ("oci:mcp/*",)),
+    ("npx -y notes /srv/notes", ("npm:*",)),
+    ("npx -y notes --dir=/srv/notes", ("npm:*",)),
+    ("npx -y notes ../../srv/notes", ("npm:*",)),
+    ("uvx notes --db=files/../../../srv/notes.db", ("pypi:*",)),
     ("cat", ("npm:*", "pypi:*", "oci:*")),
     ("node server.js", ("npm:*",)),
 ])  # fmt: skip
