@@ -26,6 +26,10 @@ _ALLOWING = (
     "If the tool should have it, a platform administrator can add it to the backend's `sandbox` (`read`, `write`, "
     "`network`)."
 )
+_CHECKING = (
+    "If the tool should have it, check the backend (`trunkline backends check NAME --allow`): that proposes the entry "
+    "of `sandbox.network` which helps, as far as it is known."
+)
 _ENDS = frozenset({"exited", "signaled", "killed", "spawner_lost"})  # "stopped" is no failure
 
 Key = tuple[str, str]
@@ -149,7 +153,7 @@ class FailureLog:
         first, more = denials[0], len(denials) - 1
         why = f"{first.kind} was denied: {first.what}" + (f", and {more} more" if more else "")
         failure = self._new(process.spec, DENIED, why, process, before_handshake=method == "initialize")
-        hint = raising(first.kind, process.spec) or _ALLOWING
+        hint = raising(first.kind, process.spec) or (_CHECKING if first.kind == "address" else _ALLOWING)
         self._add(process.spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])
 
     def _new(
@@ -212,6 +216,12 @@ class FailureLog:
 
     def backends(self) -> set[Key]:
         return set(self._kept)
+
+    def denied_addresses(self, spec: BackendSpec) -> Sequence[str]:
+        """Which ones calls of this version of the backend were denied."""
+        failures = [each for each in self.of(spec.key) if each.kind == DENIED and each.version == spec.version]
+        denials = [each for failure in failures for each in failure.denials if each.kind == "address"]
+        return list(dict.fromkeys(each.what for each in denials))
 
 
 def _end_of(lines: Sequence[str]) -> tuple[str, ...]:

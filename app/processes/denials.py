@@ -26,7 +26,7 @@ _words = re.compile(
     rb"(?:(?P<file>\b(?:EROFS|EACCES|EPERM)\b|[Rr]ead-only file system|[Pp]ermission denied|"
     rb"[Oo]peration not permitted)|"
     rb"(?P<address>\b(?:ECONNREFUSED|ENETUNREACH|EHOSTUNREACH|EAI_AGAIN|ENOTFOUND)\b|[Cc]onnection refused|"
-    rb"[Nn]etwork is unreachable|[Tt]emporary failure in name resolution|[Nn]ame or service not known)|"
+    rb"\bfetch failed|[Nn]etwork is unreachable|[Tt]emporary failure in name resolution|[Nn]ame or service not known)|"
     rb"(?P<files>\bEMFILE\b|[Tt]oo many open files)|"
     rb"(?P<disk>\b(?:ENOSPC|EFBIG|EDQUOT)\b|[Nn]o space left on device|[Ff]ile too large))(?:(?<=[A-Z])|(?! +\w))"
 ).finditer

@@ -11,7 +11,7 @@ from app.processes.denials import SAID_BYTES, Denial, said_of
 from app.processes.endings import at_limit, raising
 from app.processes.process import BackendProcess
 from app.protocol.commands import Answer, Call, Failed
-from app.protocol.jsonrpc import string_of
+from app.protocol.jsonrpc import METHOD_NOT_FOUND, code_of, string_of
 from app.sessions.call_observers import Observed, printable
 from app.sessions.endings import TAKEN_OVER
 from app.sessions.session import Session, SessionState
@@ -144,7 +144,7 @@ def note_failed(failures: FailureLog, find: Find, session: Observed, answer: Ans
     """Notes in the failure log and in the log what was denied to a process whose call has failed."""
     call = answer.call
     process, tool = _about(find, session, call)
-    if process is None:
+    if process is None or code_of(answer.response) == METHOD_NOT_FOUND:  # nothing was tried, and the next call may be
         return
     said = bytes(memoryview(answer.response.value)[:SAID_BYTES])
     if denials := process.denied(said, time.monotonic()):

@@ -1,13 +1,13 @@
 """What is remembered of a backend's failures, and how much of it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_OF_CALLS, STDERR_BYTES, Affected, FailureLog
 from app.domain import BackendSpec
 from app.processes._stderr import StderrRing
-from app.processes.denials import KEPT, Denials
+from app.processes.denials import KEPT, Denials, Kind
 from app.processes.endings import Exit
 from app.processes.process import BackendProcess
 
@@ -161,6 +161,23 @@ def test_a_call_that_was_denied_something_is_kept_with_the_last_denials_and_coun
     assert [each.what for each in failure.denials] == [f"/srv/{number}" for number in range(5, KEPT + 5)]
     assert "`sandbox`" in failure.hint
     assert failure.in_short().denials == ()
+
+
+def test_what_was_denied_is_counted_by_folder_and_address_and_a_check_is_told_the_addresses():
+    log, died = FailureLog("n1"), Died()
+    met: tuple[tuple[Kind, str], ...] = (
+        ("address", "db:5432"),
+        ("file", "/a/1"),
+        ("address", "cache:6379"),
+        ("file", "/b/1"),
+    )
+    for kind, what in met:
+        died.denials.note(kind, what)
+        log.denied(process(died), died.denials.take_last(), method="tools/call", tool="read", affected=WHO)
+    assert [each.detail for each in log.of(SPEC.key)][::-1] == [f"{kind} was denied: {what}" for kind, what in met]
+    assert "--allow" in log.of(SPEC.key)[1].hint
+    assert set(log.denied_addresses(SPEC)) == {"db:5432", "cache:6379"}
+    assert log.denied_addresses(replace(SPEC, version=SPEC.version + 1)) == []
 
 
 def test_a_limit_that_was_met_in_a_call_has_the_advice_for_it():

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.gateway import ROOT, Endpoint, Gateway, running_gateway, until
 from tests.integration.needy import three_places
 from tests.integration.test_trees import Bare, Unwrapped
-from tests.integration.wire import Wire, wire
+from tests.integration.wire import RpcError, Wire, wire
 from tests.jail.sandbox.inside import SYSTEM_PYTHON
 
 TRIES = [SYSTEM_PYTHON, str(ROOT / "tests/servers/tries.py")]
@@ -83,6 +83,19 @@ async def test_a_file_that_a_tool_may_not_write_is_seen_everywhere(tiered: Gatew
         (line,) = logged(tiered, endpoint)
         assert line["denied"] == [f"file: {place}/one/file"]
     await until(lambda: tiered.metrics()['trunkline_denials_total{kind="file"}'] == before + 1, 30)
+
+
+async def test_who_asked_for_a_method_that_is_not_there_has_tried_nothing(gateway: Gateway) -> None:
+    """Of calls that fail one a second is looked at: this is none of them."""
+    endpoint = gateway.endpoint(TRIES)
+    async with wire(endpoint) as session:
+        for _ in range(2):
+            with pytest.raises(RpcError):
+                await session.request("prompts/list")
+        await denied(endpoint, session, "say", words="connect ECONNREFUSED db.internal:5432")
+    assert [each["detail"] for each in failures(endpoint)] == ["address was denied: db.internal:5432"]
+    check = gateway.api("POST", f"/tenants/{endpoint.tenant}/backends/{endpoint.name}:check")
+    assert check["patch"] == {"sandbox": {"network": {"allow": ["db.internal:5432"]}}}
 
 
 async def test_threads_beyond_the_limit_are_counted_at_the_call_that_fails(tiered: Gateway) -> None:

@@ -34,6 +34,7 @@ def whats(denials: Denials) -> list[tuple[str, str]]:
         (rb"connect EACCES 10.0.0.7:5432", "address", b"10.0.0.7:5432"),
         (rb"connect to 127.0.0.1:9: [Errno 13] Permission denied", "address", b"127.0.0.1:9"),
         (rb'connection to server at "127.0.0.1", port 5432 failed: Connection refused', "address", b"127.0.0.1:5432"),
+        (rb"TypeError: fetch failed", "address", b"fetch failed"),
         (rb"getaddrinfo EAI_AGAIN api.example.com", "address", b"api.example.com"),
         (rb"dial tcp [2001:db8::1]:443: connect: network is unreachable", "address", b"[2001:db8::1]:443"),
         (rb"[Errno 28] No space left on device: '/tmp/x'", "disk", b"/tmp/x"),

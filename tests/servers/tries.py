@@ -87,7 +87,7 @@ for line in sys.stdin:
     request = json.loads(line)
     if "id" not in request or "method" not in request:
         continue
-    result: dict[str, object] = {}
+    member, result = "result", dict[str, object]()
     if request["method"] == "initialize":
         server = {"name": "tries", "version": "1"}
         result = {"protocolVersion": "2025-11-25", "serverInfo": server, "capabilities": {"tools": {}}}
@@ -95,4 +95,6 @@ for line in sys.stdin:
         result = {"tools": [{"name": each, "inputSchema": {"type": "object"}} for each in TOOLS]}
     elif request["method"] == "tools/call":
         result = called(request["params"])
-    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+    elif request["method"] == "prompts/list":
+        member, result = "error", {"code": -32601, "message": "Method not found"}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], member: result}), flush=True)

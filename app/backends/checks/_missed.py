@@ -56,6 +56,9 @@ _BY_ITS_WORDS = (
     "Its stderr names it, with the port of https where it names none. It uses no proxy, so `web` would not help."
 )
 _BEFORE_A_CALL = "Its registration names it; a check calls no tool, and it was not asked for yet."
+_IN_A_CALL = (
+    "A call of it was denied this, since its registration was changed last; 443 is the port where none was said."
+)
 _IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
 _NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
 _NAMES_ITS_NETWORK = (
@@ -125,12 +128,13 @@ class Missed:
 class Asked:
     """What a process asked for besides its log: names of tools that are `reaching_out`; with `has_proxy` the proxy of
     `web` was in its variables, and `refused` what was asked of it in vain: destinations, and the reasons. `forbidden`:
-    paths that no sandbox opens."""
+    paths that no sandbox opens. `in_calls`: addresses that calls of the backend were denied, or the words about it."""
 
     reaching: Sequence[str] = ()
     has_proxy: bool = False
     refused: Sequence[tuple[str, str]] = ()
     forbidden: Sequence[str] = NEVER
+    in_calls: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,7 @@ def findings(
                 note = _NO_SHARED_MEMORY if what == _SHARED_MEMORY else _NEVER_OPENED
                 missed = replace(missed, proposal=None, note=note)
             (named if is_named else files).append(missed)
+    addresses += _in_calls(spec, besides.in_calls)
     has_only_looked = all(each.note == _METADATA for each in addresses)  # for its cloud, as libraries for traces do
     addresses += _before_a_call(spec, besides.reaching if has_only_looked else (), has_failed=has_failed)
     reported = named[:_COMPARED] + _by_localhost(addresses[:_COMPARED])
@@ -369,6 +374,18 @@ def _before_a_call(spec: BackendSpec, reaching: Sequence[str], *, has_failed: bo
     what = f"unknown (what these tools ask for: {', '.join(reaching)})"
     entry = None if _is_node(spec) else {"network": "web"}
     return [Missed("address", what, None, len(reaching), entry, note=_IF_PROXIES)]
+
+
+def _in_calls(spec: BackendSpec, denied: Sequence[str]) -> list[Missed]:
+    """What calls were denied; where they name nothing, the web may help."""
+    places = {each: each if each.rpartition(":")[2].isdecimal() else f"{each}:443" for each in denied}
+    named = [each for each in places.values() if _can_be_named(each) and not _is_of_metadata(each)]
+    found = [_to(each, 1, _IN_A_CALL) for each in not_covered(named, spec.sandbox.allow)]
+    unnamed = [each for each, place in places.items() if not _can_be_named(place)]
+    if found or not unnamed or spec.sandbox.network != "none":
+        return found
+    entry = None if _is_node(spec) else {"network": "web"}
+    return [Missed("address", f"unknown (a call says: {unnamed[0]})", None, len(unnamed), entry, note=_IF_PROXIES)]
 
 
 def _is_of_web(missed: Missed) -> bool:

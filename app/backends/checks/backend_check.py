@@ -129,7 +129,7 @@ async def check_backend(pool: ProcessPool, spec: BackendSpec, limits: Limits, st
         missed = os.pread(missed_log, MISSED_BYTES, 0)
         os.close(missed_log)
     stderr = [] if process is None else process.stderr.last_lines()
-    asked = _asked(talk.reaching, None if process is None else process.confined)
+    asked = _asked(talk.reaching, None if process is None else process.confined, pool.failures.denied_addresses(spec))
     found = findings(missed, spec, stderr, asked, has_failed=failure is not None)
     found = await _with_others(found, spec, stderr, missed_limit(limit, spec), has_failed=failure is not None)
     if failure is not None:
@@ -162,10 +162,10 @@ def _explained(failure: Failure, found: Findings, distrust: str | None, download
     return replace(failure, hint=_missed_hint(found.missed[0])) if found.missed else failure
 
 
-def _asked(reaching: Sequence[str], confined: Confined | None) -> Asked:
+def _asked(reaching: Sequence[str], confined: Confined | None, in_calls: Sequence[str]) -> Asked:
     line = None if confined is None else confined.line
     refused, forbidden = () if line is None else tuple(line.refused), () if confined is None else confined.forbidden
-    return Asked(reaching[:MAX_REACHING], has_proxy=line is not None, refused=refused, forbidden=forbidden)
+    return Asked(reaching[:MAX_REACHING], line is not None, refused, forbidden, in_calls)
 
 
 async def _as_it_ended(error: Exception, process: BackendProcess | None) -> Exception:
