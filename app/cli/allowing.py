@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from app.cli.resources import body_of, checked, path_of, print_json, print_object
+from app.cli.resources import body_of, checked, of_tenant, path_of, print_json, print_object
 from app.cli.rest import Rest, open_rest
 from app.text.terminal.progress import Progress
 
@@ -31,8 +31,7 @@ def check_backend(options: argparse.Namespace) -> int:
             _add(rest, path, found, patch)
             found = checked(rest, options, body, progress)
         if not options.allow and found.get("patch"):
-            where = "" if options.tenant == "default" else f" --tenant {options.tenant}"
-            progress.say(f"next: trunkline backends check {options.id}{where} --allow")
+            progress.say(f"next: trunkline backends check {options.id}{of_tenant(options)} --allow")
     if options.json:
         print_json(found | ({"rounds": rounds} if options.allow else {}))
     else:

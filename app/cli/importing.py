@@ -1,12 +1,14 @@
 """The command `import`: registers backends over REST. `importing_here` does in the database of this machine."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from app.admin.importing import is_done, looks_like_toml, parse, report, report_json, settle
 from app.admin.schemas.backends import BackendBody
 from app.admin.schemas.imports import body_of, validated
 from app.cli.files.text import read_text
+from app.cli.resources import of_tenant
 from app.cli.rest import MOST_BACKENDS, Refused, open_rest, segment
 from app.errors import GatewayError
 from app.text.terminal.progress import Progress
@@ -35,6 +37,8 @@ def import_servers(options: argparse.Namespace, names: Names, create: Create) ->
             failed = create(options, bodies, progress)
         entries = [entry.refused(failed[entry.name]) if entry.name in failed else entry for entry in entries]
     print((report_json if options.json else report)(entries, applied=options.apply))
+    if options.apply and any(not entry.problems for entry in entries):
+        print(f"next: trunkline backends check NAME --allow{of_tenant(options)}", file=sys.stderr)
     return 0 if is_done(entries) else 1
 
 
@@ -50,7 +54,9 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
         for number, (name, body) in enumerate(bodies.items(), 1):
             progress.begin(f"registering {number} of {len(bodies)}: {name}")
             try:
-                rest.ask("POST", _path(options), body.model_dump(mode="json"))
+                made = rest.ask("POST", _path(options), body.model_dump(mode="json"))
+                if made["off_by_platform"]:
+                    progress.say(f"{name}: {made['reason']}")
             except GatewayError as error:
                 failed[name] = error.summary if isinstance(error, Refused) else str(error)
     return failed

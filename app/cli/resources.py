@@ -104,11 +104,18 @@ def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
     name = printable(str(made.get(resource.id, options.id)))
     tenant = options.tenant if resource.of_tenant else ""
     where = f" of tenant {tenant}" if tenant else ""
-    print(f"created {resource.name.removesuffix('s')} {name}{where}", flush=True)
+    is_asked_for = made.get("off_by_platform", False)
+    print(f"{'asked for' if is_asked_for else 'created'} {resource.name.removesuffix('s')} {name}{where}", flush=True)
     for member in ("warnings", "problems"):  # what does not keep it from being made
         if made.get(member):
             print(f"trunkline: {member}: {one_line(made[member])}", file=sys.stderr)
-    print(f"next: {resource.next.format(name=name, tenant=tenant)}", file=sys.stderr)
+    next_step = made["reason"] if is_asked_for else resource.next.format(name=name, tenant=tenant)
+    print(f"next: {next_step}", file=sys.stderr)
+
+
+def of_tenant(options: argparse.Namespace) -> str:
+    """Which tenant, for a command that is to be repeated."""
+    return "" if options.tenant == "default" else f" --tenant {options.tenant}"
 
 
 def change_object(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ _ADDRESS = re.compile(
     re.IGNORECASE,
 )
 _PATH = re.compile(r"(?:^|(?<==))(/[^\s,:;*?\"'<>|]+)")
+_RELATIVE = re.compile(r"(?a)(?:^|(?<==))(\.{1,2}/[^\s,:;*?\"'<>|]+|[\w.-][\w@./-]*\.(?:py|[cm]?js|ts|sh|jar))$")
 
 
 def needs(members: Mapping[str, Any]) -> list[str]:
@@ -29,6 +30,10 @@ def needs(members: Mapping[str, Any]) -> list[str]:
             found += [f"network: the address in {ascii(name)[1:-1]}"] if any(_addresses(str(value))) else []
         for word in _words(members):
             found += [f"file: {ascii(path)[1:-1]}" for path in _PATH.findall("" if "://" in word else word)]
+        if not str(members.get("cwd") or "").startswith("/"):
+            words = (str(members.get("command")), *_words(members))
+            relative = [path for word in words if "://" not in word for path in _RELATIVE.findall(word)]
+            found += [f"file: {ascii(path)[1:-1]} (write where it is on the gateway)" for path in relative]
     return list(dict.fromkeys(found))
 
 

@@ -12,7 +12,7 @@ def report(entries: Sequence[Entry], *, applied: bool) -> str:
     """For people: one line per entry."""
     lines = [
         f"{_outcome(entry, applied=applied):<12}  {entry.name or ascii(entry.source)[1:-1]:<20}  "
-        + "; ".join(entry.problems or [entry.command_line, *entry.notes, *_needs(entry)])
+        + "; ".join([*(entry.problems or [entry.command_line]), *entry.notes, *_needs(entry)])
         for entry in entries
     ]
     return "\n".join(lines or ["the list of servers is empty"])
@@ -48,7 +48,7 @@ def _shown(words: Any) -> Any:
 
 
 def _needs(entry: Entry) -> list[str]:
-    return [f"needs {', '.join(entry.needs)}"] if entry.needs else []
+    return [f"needs {', '.join(entry.needs)}"] if entry.needs and not entry.problems else []
 
 
 def _outcome(entry: Entry, *, applied: bool) -> str:
