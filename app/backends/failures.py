@@ -30,6 +30,14 @@ _CHECKING = (
     "If the tool should have it, check the backend (`trunkline backends check NAME --allow`): that proposes the entry "
     "of `sandbox.network` which helps, as far as it is known."
 )
+_BESIDE_ITSELF = (
+    "It writes beside its own program, which no backend may. Give it another place as its README says, mostly by a "
+    "variable: `env` with a path below ${home}, and `state: keep` if that is to stay."
+)
+_BY_MODES = (
+    "`sandbox.write` has it, but owner and mode keep it from the user as whom the process runs: use chown or setfacl "
+    "on the node. `backends check` says which user that is, where the server writes at its start."
+)
 _ENDS = frozenset({"exited", "signaled", "killed", "spawner_lost"})  # "stopped" is no failure
 
 Key = tuple[str, str]
@@ -153,7 +161,7 @@ class FailureLog:
         first, more = denials[0], len(denials) - 1
         why = f"{first.kind} was denied: {first.what}" + (f", and {more} more" if more else "")
         failure = self._new(process.spec, DENIED, why, process, before_handshake=method == "initialize")
-        hint = raising(first.kind, process.spec) or (_CHECKING if first.kind == "address" else _ALLOWING)
+        hint = raising(first.kind, process.spec) or _way_out(first, process.spec)
         self._add(process.spec, replace(failure, method=method[:MAX_TEXT], tool=tool, hint=hint), [affected])
 
     def _new(
@@ -222,6 +230,14 @@ class FailureLog:
         failures = [each for each in self.of(spec.key) if each.kind == DENIED and each.version == spec.version]
         denials = [each for failure in failures for each in failure.denials if each.kind == "address"]
         return list(dict.fromkeys(each.what for each in denials))
+
+
+def _way_out(denial: Denial, spec: BackendSpec) -> str:
+    if denial.kind == "address":
+        return _CHECKING
+    if any(f"{denial.what}/".startswith(f"{each.rstrip('/')}/") for each in spec.sandbox.write):
+        return _BY_MODES
+    return _BESIDE_ITSELF if spec.installed and denial.what.startswith(f"{spec.installed}/") else _ALLOWING
 
 
 def _end_of(lines: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from app.backends.failures import MAX_BYTES, MAX_KEPT, MAX_NAMED, MAX_OF_CALLS, STDERR_BYTES, Affected, FailureLog
-from app.domain import BackendSpec
+from app.domain import BackendSpec, Sandbox
 from app.processes._stderr import StderrRing
 from app.processes.denials import KEPT, Denials, Kind
 from app.processes.endings import Exit
@@ -178,6 +178,18 @@ def test_what_was_denied_is_counted_by_folder_and_address_and_a_check_is_told_th
     assert "--allow" in log.of(SPEC.key)[1].hint
     assert set(log.denied_addresses(SPEC)) == {"db:5432", "cache:6379"}
     assert log.denied_addresses(replace(SPEC, version=SPEC.version + 1)) == []
+
+
+def test_who_may_not_write_is_told_what_helps_there():
+    log, died = FailureLog("n1"), Died()
+    died.spec = replace(SPEC, installed="/data/packages/f00")
+    died.denials.note("file", "/data/packages/f00/dist/memory.jsonl")
+    log.denied(process(died), died.denials.take_last(), method="tools/call", tool="write", affected=WHO)
+    assert "${home}" in log.of(SPEC.key)[0].hint
+    died.spec = replace(SPEC, sandbox=Sandbox(write=("/srv/notes",)))
+    died.denials.note("file", "/srv/notes/a.md")
+    log.denied(process(died), died.denials.take_last(), method="tools/call", tool="write", affected=WHO)
+    assert "chown" in log.of(SPEC.key)[0].hint
 
 
 def test_a_limit_that_was_met_in_a_call_has_the_advice_for_it():

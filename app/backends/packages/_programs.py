@@ -38,5 +38,7 @@ def chosen(programs: Mapping[str, Program], package: str, wanted: str) -> str:
             return name
     if len(own) == 1 and not wanted:
         return own[0]
-    there = ", ".join(f"`{ascii(each)[1:-1]}`" for each in own[:10]) or "none"
+    if not own:
+        raise KeyError(f"{package} has no program: it is a library, or what starts it is in another package")
+    there = ", ".join(f"`{ascii(each)[1:-1]}`" for each in own[:10])
     raise KeyError(f"{package} has no program `{wanted or usual}`; its programs are: {there}")

@@ -44,6 +44,8 @@ OF_ONE_TENANT = 2  # of them: what takes long for one holds up no other
 ASK_S, ASK_ALL_S = 20.0, 60.0  # for the newest version of one package, and of all of a tenant
 ASKS_AT_ONCE = 4  # of a node
 _COLLECT_S = 600.0
+# What npm and uv say of a name or a version that is not there.
+_UNKNOWN = ("E404", "ETARGET", "was not found in the package registry", "there is no version of")
 _HINT = "The node's log says more; `trunkline doctor`, run as the gateway's user, says what is there for packages."
 logger = logging.getLogger(__name__)
 
@@ -184,6 +186,8 @@ class Packages:
             raise InvalidRequest(words, field="command") from None
         except (InstallFailed, ToolMissing, LockRefused, OSError) as error:
             words = f"the package {request.wanted[0]} cannot be installed: {error}"
+            if any(each in words for each in _UNKNOWN):
+                words = f"the registry has no {request.wanted[0]}: check how it is spelled, and its version. {error}"
             raise InvalidRequest(words, field="command") from None
         stored = StoredLock(lock.hash, package.registry, package.name, package.version, lock.text)
         await self._locks.keep(tenant, stored)

@@ -331,15 +331,27 @@ async def test_what_nobody_needs_is_removed_after_a_while(python, index):
 
 @pytest.mark.parametrize(("line", "words"), [
     (("uvx", "--from", "mcp-notes", "other"), "has no program `other`; its programs are: `mcp-notes`"),
-    (("uvx", "no-such-package"), "cannot be installed: `uv pip compile` failed"),
+    (("uvx", "no-such-package"), "has no no-such-package: check how it is spelled"),
+    (("uvx", "mcp-notes@7.0"), "has no mcp-notes==7.0: check how it is spelled"),
+    (("uvx", "a-library"), "has no program: it is a library"),
     (("uvx", "--python", "3.5", "mcp-notes"), "has no Python 3.5"),
     (("npx", "github:a/b"), "publish it to a registry"),
 ])  # fmt: skip
 @needs_bubblewrap
 async def test_what_cannot_be_installed_is_a_clear_error(python, index, line, words):
     add_wheel(index, "mcp-notes", "1.0")
+    add_wheel(index, "a-library", "1.0", files={"a_library-1.0.dist-info/entry_points.txt": ""})
     with pytest.raises(InvalidRequest, match=words):
         await python.packages.resolved(spec(*line))
+
+
+@needs_bubblewrap
+@needs_npm
+@pytest.mark.parametrize("name", ["no-such-package", "notes@7.0.0"])
+async def test_a_package_that_npm_does_not_find_is_to_be_spelled_otherwise(node, npm, name):
+    npm.add("notes", "1.0.0")
+    with pytest.raises(InvalidRequest, match=f"has no {name}: check how it is spelled"):
+        await node.packages.resolved(spec("npx", "-y", name))
 
 
 @needs_bubblewrap
