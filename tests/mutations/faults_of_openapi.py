@@ -46,6 +46,13 @@ FAULTS_OF_OPENAPI = (
         MAKING,
     ),
     Fault(
+        "a body that a schema needs may be left out",
+        "app/protocol/openapi/_operations.py",
+        "said is True or (said is not False and bool(needed))",
+        "said is True",
+        MAKING,
+    ),
+    Fault(
         "another document is taken for an empty one",
         "app/protocol/openapi/_references.py",
         'if not reference.startswith("#"):',

@@ -189,17 +189,19 @@ def _body(dialect: Dialect, arguments: _Arguments, given: Any) -> Body | None:
         raise LeftOut(f"takes a body of {kinds[0][:60]}, and only JSON can be given")
     media = content[chosen]
     schema = media.get("schema", {}) if isinstance(media, dict) else {}
-    is_required, kind = body.get("required") is True, "application/json" if chosen == "*/*" else chosen
+    kind = "application/json" if chosen == "*/*" else chosen
     if not kind.isascii() or not kind.isprintable():
         raise LeftOut("takes a body whose type is none")
-    members = _members(dialect.references, schema)
+    members, said = _members(dialect.references, schema), body.get("required")
+    whole = dialect.references.resolved(schema) if isinstance(schema, dict) else {}
+    needed = _needed(whole) if members is None else members[1]
+    is_required = said is True or (said is not False and bool(needed))  # many documents have it in the schema only
     if members is None:
         own = arguments.add("body", "json", schema, body.get("description"), required=is_required)
         return Body(kind, argument=own, required=is_required)
-    properties, needed = members
     taken = {
         arguments.add(name, "body", each, None, required=is_required and name in needed): name
-        for name, each in properties.items()
+        for name, each in members[0].items()
     }
     return Body(kind, members=taken, required=is_required)
 
@@ -229,9 +231,17 @@ def _members(
     for name, each in own.items() if isinstance(own, dict) else ():
         if not is_read_only(each):
             properties[str(name)] = each
-    required = node.get("required")
-    needed |= {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
-    return (properties, needed & properties.keys()) if properties or depth else None
+    needed |= _needed(node)
+    if depth:
+        return properties, needed
+    return (properties, needed & properties.keys()) if properties else None
+
+
+def _needed(node: dict[str, Any]) -> set[str]:
+    """The members that this part of a schema requires of callers."""
+    required, own = node.get("required"), node.get("properties")
+    read_only = {name for name, each in own.items() if is_read_only(each)} if isinstance(own, dict) else set()
+    return {each for each in required if isinstance(each, str)} - read_only if isinstance(required, list) else set()
 
 
 def _only_requires(schema: Any) -> bool:

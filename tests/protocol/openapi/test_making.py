@@ -69,8 +69,35 @@ def test_a_body_of_members_is_spread_and_clashes_are_told_apart():
         "name": {"type": "string", "minLength": 1},
         "price": {"type": "number", "exclusiveMinimum": 0},
     }
-    assert schema["required"] == ["id"]  # the body may be left out as a whole
+    assert schema["required"] == ["id", "body_id", "name"]
     assert tools_of(SHOP)["items_create"]["inputSchema"]["required"] == ["id", "name"]
+
+
+NAMED = {"properties": {"id": {"readOnly": True}, "name": {}, "price": {}}}
+NEEDS = {**NAMED, "required": ["id", "name"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "required"),
+    [
+        ({}, ["name"]),  # `required` is seldom written where a body must be sent
+        ({"required": True}, ["name"]),
+        ({"required": False}, []),
+        ({"schema": {"allOf": [NAMED, {"required": ["name"]}]}}, ["name"]),
+        ({"schema": NAMED}, []),
+        ({"schema": True}, []),
+        ({"schema": {**NEEDS, "additionalProperties": {}}}, ["body"]),
+        ({"schema": {**NEEDS, "additionalProperties": {}}, "required": False}, []),
+        ({"schema": {**NEEDS, "required": ["id"], "additionalProperties": {}}}, []),
+    ],
+)
+def test_what_a_body_requires_is_required_unless_the_body_is_said_not_to_be(body, required):
+    schema, said = body.get("schema", NEEDS), {name: body[name] for name in ("required",) if name in body}
+    operation = {"requestBody": {"content": {"application/json": {"schema": schema}}, **said}}
+    older = {"parameters": [{"name": "x", "in": "body", "schema": schema, **said}]}
+    for document in (alone(operation), {"swagger": "2.0", "paths": {"/x": {"post": older}}}):
+        (tool,) = tools_of(document).values()
+        assert tool["inputSchema"].get("required", []) == required
 
 
 def test_a_schema_that_contains_itself_is_defined_once():
