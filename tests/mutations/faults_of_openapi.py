@@ -33,10 +33,24 @@ FAULTS_OF_OPENAPI = (
     ),
     Fault(
         "an answer shows the credential that it was asked with",
-        "app/backends/upstreams/_api.py",
-        "shown = self._access.secrets.hidden_in(body)",
-        "shown = body",
+        "app/protocol/openapi/results.py",
+        "body = secrets.hidden_in(body)",
+        "pass",
         UPSTREAM,
+    ),
+    Fault(
+        "an answer shows it as the address had it",
+        "app/protocol/openapi/results.py",
+        "if character in _PLAIN:",
+        "if True:",
+        RESULTS,
+    ),
+    Fault(
+        "an error shows the beginning of it",
+        "app/protocol/openapi/results.py",
+        "body = body[: next(cut, most)]",
+        "body = body[:most]",
+        RESULTS,
     ),
     Fault(
         "callers give the credential themselves",
