@@ -10,7 +10,8 @@ from app.protocol.openapi._references import LeftOut, References
 from app.protocol.openapi.document import UnfitDocument
 
 _COLLECTIONS: Mapping[str, tuple[str | None, bool]] = {
-    "csv": (None, False), "ssv": ("spaceDelimited", False), "pipes": ("pipeDelimited", False), "multi": (None, True),
+    "csv": (None, False), "ssv": ("spaceDelimited", False), "tsv": ("tabDelimited", False),
+    "pipes": ("pipeDelimited", False), "multi": (None, True),
 }  # fmt: skip
 _OF_SCHEMA = (
     "type", "format", "enum", "default", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -110,7 +111,8 @@ def as_openapi(
 
 
 def _parameter(each: dict[str, Any]) -> dict[str, Any]:
-    style, explode = _COLLECTIONS.get(str(each.get("collectionFormat", "csv")), (None, False))
+    collection = str(each.get("collectionFormat", "csv"))
+    style, explode = _COLLECTIONS.get(collection, (collection, False))
     schema = {name: each[name] for name in _OF_SCHEMA if name in each}
     kept = {name: value for name, value in each.items() if name not in _OF_SCHEMA}
     return {**kept, "schema": schema, "explode": explode, **({"style": style} if style else {})}

@@ -22,7 +22,7 @@ MAX_PATH = 1000
 _WAYS = ((False, 600, 24), (True, 1500, 24), (True, 600, 2))
 _STYLES = {
     "path": ("simple", "label", "matrix"),
-    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "tabDelimited", "deepObject"),
     "header": ("simple",),
 }
 # What the gateway writes itself, or what says who calls.
@@ -30,6 +30,7 @@ _OWN_HEADERS = frozenset({
     "accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type",
     "cookie", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 })  # fmt: skip
+_NO_PARAMETERS = frozenset({"accept", "authorization", "content-type"})  # says OpenAPI: they are ignored
 _is_header = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}").fullmatch
 _is_path = re.compile(r"/[^\s?#\\\x00-\x1f\x7f]*").fullmatch
 _is_json = re.compile(r"(application/json|[\w.+-]+/[\w.+-]+\+json)\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -92,7 +93,10 @@ def made_of(dialect: Dialect, path: str, method: str, item: dict[str, Any], oper
     named = {each.name for each in parameters if each.place == "path"}
     if missing := [name for name in re.findall(r"\{([^{}]*)\}", path) if name not in named]:
         raise LeftOut(f"has `{{{missing[0][:40]}}}` in its path, which is none of its parameters")
-    body = None if method == "get" else _body(dialect, arguments, operation.get("requestBody"))
+    given = operation.get("requestBody")
+    if given and method == "get":
+        dialect.note("its body is left out: a GET has none")
+    body = None if method == "get" else _body(dialect, arguments, given)
     if operation.get("callbacks"):
         dialect.note("its callbacks are left out: nobody would be called back")
     name = _name(dialect, operation, path, method)
@@ -132,9 +136,11 @@ def _parameter(dialect: Dialect, arguments: _Arguments, given: dict[str, Any]) -
     name, place, is_required = given.get("name"), given.get("in"), given.get("required") is True
     if not isinstance(name, str) or not name:
         raise LeftOut("has a parameter without a name")
-    if place == "header" and (name.lower() in _OWN_HEADERS or name.lower().startswith(("mcp-", "proxy-"))):
-        return None
     if place in ("query", "header") and name.lower() in dialect.credentials:
+        return None
+    if place == "header" and (name.lower() in _OWN_HEADERS or name.lower().startswith(("mcp-", "proxy-"))):
+        if name.lower() not in _NO_PARAMETERS:
+            dialect.note(f"its parameter `{name[:60]}` cannot be given: the gateway sets this header, or `headers` do")
         return None
     if place not in ("path", "query", "header") or (place == "header" and _is_header(name) is None):
         _without(dialect, name, f"cannot be given (it is in `{str(place)[:20]}`)", is_required=is_required)
@@ -143,6 +149,8 @@ def _parameter(dialect: Dialect, arguments: _Arguments, given: dict[str, Any]) -
     if style is None:
         _without(dialect, name, "is written in a way that is not known", is_required=is_required)
         return None
+    if given.get("allowReserved") is True and place == "query":
+        dialect.note(f"its parameter `{name[:60]}` is percent-encoded, though `allowReserved` says otherwise")
     is_required = is_required or place == "path"
     own = arguments.add(name, place, schema, given.get("description"), required=is_required)
     return Parameter(own, name, place, style, explode, is_required)  # type: ignore[arg-type]

@@ -9,11 +9,14 @@ MAX_API_BYTES = 7 << 20  # of all of it as JSON: what a backend offers has at mo
 MAX_TOOLS = 3000
 
 Place = Literal["path", "query", "header"]
-Style = Literal["simple", "label", "matrix", "form", "spaceDelimited", "pipeDelimited", "deepObject", "json"]
+Style = Literal[
+    "simple", "label", "matrix", "form", "spaceDelimited", "pipeDelimited", "tabDelimited", "deepObject", "json"
+]  # fmt: skip
 
 
 class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where an argument goes. `style` is that of OpenAPI; `json`: it is written as JSON."""
+    """Where an argument goes. `style` is that of OpenAPI, but for Swagger's `tabDelimited`; `json`: it is written as
+    JSON."""
 
     argument: str
     name: str

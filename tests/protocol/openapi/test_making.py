@@ -120,6 +120,34 @@ def test_what_cannot_be_expressed_is_left_out_in_a_sentence():
     ]
 
 
+NOT_GIVEN = "cannot be given: the gateway sets this header, or `headers` do"
+
+
+@pytest.mark.parametrize(
+    ("method", "operation", "notes"),
+    [
+        ("get", {"requestBody": {"content": {"application/json": {}}}}, ["its body is left out: a GET has none"]),
+        ("get", {"parameters": [{"name": "Cookie", "in": "header"}]}, [f"its parameter `Cookie` {NOT_GIVEN}"]),
+        (
+            "put",
+            {"parameters": [{"name": "host", "in": "header", "required": True}]},
+            [f"its parameter `host` {NOT_GIVEN}"],
+        ),
+        ("put", {"parameters": [{"name": "Mcp-Name", "in": "header"}]}, [f"its parameter `Mcp-Name` {NOT_GIVEN}"]),
+        ("put", {"parameters": [{"name": each, "in": "header"} for each in ("Accept", "content-type")]}, []),
+        (
+            "get",
+            {"parameters": [{"name": "q", "in": "query", "allowReserved": True}]},
+            ["its parameter `q` is percent-encoded, though `allowReserved` says otherwise"],
+        ),
+    ],
+)
+def test_what_is_left_out_of_a_tool_is_listed_too(method, operation, notes):
+    api = api_of({"openapi": "3.1.0", "paths": {"/x": {method: operation}}})
+    assert api.notes == [f"{method.upper()} /x: {each}" for each in notes]
+    assert len(api.operations) == 1
+
+
 def test_what_is_known_of_the_api():
     api = api_of(SHOP)
     assert (api.title, api.version, api.description) == ("Shop", "7", "Sells things.")
@@ -146,10 +174,16 @@ def test_swagger_2_is_read_too():
     assert api.server == "https://pets.example/api"
     (operation,) = api.operations
     styles = {each.name: (each.style, each.explode) for each in operation.parameters}
-    assert styles == {"id": ("simple", False), "tags": ("form", False), "colours": ("form", True)}
+    assert styles == {
+        "id": ("simple", False),
+        "tags": ("form", False),
+        "colours": ("form", True),
+        "sizes": ("tabDelimited", False),
+    }
     assert tools_of(PETS)["putPet"]["inputSchema"]["properties"]["name"] == {"type": "string"}
     assert api.notes == [
-        "POST /pets/{id}/photo: is left out: it takes a body of multipart/form-data, and only JSON can be given"
+        "PUT /pets/{id}: its parameter `forms` is written in a way that is not known",
+        "POST /pets/{id}/photo: is left out: it takes a body of multipart/form-data, and only JSON can be given",
     ]
 
 

@@ -44,6 +44,7 @@ LIST, OBJECT = ["blue", "black"], {"R": 100, "G": 200}
         ("query", "form", False, OBJECT, "/x?c=R,100,G,200"),
         ("query", "spaceDelimited", False, LIST, "/x?c=blue%20black"),
         ("query", "pipeDelimited", False, LIST, "/x?c=blue%7Cblack"),
+        ("query", "tabDelimited", False, LIST, "/x?c=blue%09black"),
         ("query", "deepObject", True, OBJECT, "/x?c[R]=100&c[G]=200"),
         ("query", "deepObject", True, {"a": {"b": [1, 2]}}, "/x?c[a][b]=1&c[a][b]=2"),
         ("query", "form", True, "", "/x?c="),
