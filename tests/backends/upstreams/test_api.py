@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.errors import CallCutOff, InvalidResponse, ResponseTooLarge
+from app.errors import CallCutOff, InvalidResponse, ResponseTooLarge, UpstreamRefused
 from app.protocol.openapi.making import api_of
 from app.protocol.openapi.results import MAX_ERROR_BYTES
 from app.protocol.openapi.serving import ApiServer
@@ -116,6 +116,20 @@ async def test_of_a_long_error_the_beginning_is_told_and_the_rest_not_read():
         link.send(GET)
         (content,) = (await heard.answer(7))["result"]["content"]
         assert content["text"] == f"The API answered HTTP 500 Internal Server Error.\n\n{'x' * MAX_ERROR_BYTES}…"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_document_that_wants_a_credential_is_to_be_given_as_its_text(status):
+    """No `headers` are sent for it: it may be elsewhere than the API."""
+
+    async def answer(asked):
+        await asked.whole(b"", status)
+
+    async with serving(answer) as server, make_upstreams(Metrics("test")) as upstreams:
+        with pytest.raises(UpstreamRefused, match=f"HTTP {status}: it is asked for without credentials") as caught:
+            await upstreams.fetch(("acme", "shop"), server.url, 1 << 20)
+        assert "give its text" in str(caught.value)
+        await server.until_quiet()
 
 
 @pytest.mark.parametrize(
