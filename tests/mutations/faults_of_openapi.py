@@ -81,6 +81,13 @@ FAULTS_OF_OPENAPI = (
         MAKING,
     ),
     Fault(
+        "a credential is missed where one may call without",
+        "app/protocol/openapi/_dialects.py",
+        "return () if () in found else",
+        "return",
+        MAKING,
+    ),
+    Fault(
         "an error of an API is a result like others",
         "app/protocol/openapi/results.py",
         "if not 200 <= status < 300:",

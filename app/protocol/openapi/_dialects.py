@@ -18,6 +18,7 @@ _OF_SCHEMA = (
     "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "multipleOf",
 )  # fmt: skip
 
+Ways = tuple[tuple[str, ...], ...]  # each has the names of credentials
 
 _is_path = re.compile(r"/(?![/\\])[^\s{}?#]*").fullmatch
 
@@ -76,20 +77,31 @@ def _absolute(url: str) -> str:
     return url.rstrip("/") if parts.scheme in ("https", "http") and parts.netloc and "{" not in url else ""
 
 
-def keys_of(document: dict[str, Any], references: References, *, swagger: bool) -> tuple[list[str], list[str]]:
-    """The names of query parameters and of headers that carry a credential, by the security schemes."""
+def credentials_of(document: dict[str, Any], references: References, *, swagger: bool) -> dict[str, tuple[str, str]]:
+    """Where each security scheme has a credential, `query` or `header`, and its name there."""
     above = document if swagger else document.get("components")
     schemes = above.get("securityDefinitions" if swagger else "securitySchemes") if isinstance(above, dict) else None
-    found: dict[str, list[str]] = {"query": [], "header": []}
-    for each in schemes.values() if isinstance(schemes, dict) else ():
+    found = dict[str, tuple[str, str]]()
+    for own, each in schemes.items() if isinstance(schemes, dict) else ():
         try:
             scheme = references.resolved(each)
         except LeftOut:
             continue
-        name, place = scheme.get("name"), scheme.get("in")
-        if scheme.get("type") == "apiKey" and isinstance(name, str) and place in ("query", "header"):
-            found[place].append(name)
-    return found["query"], found["header"]
+        kind, name, place = scheme.get("type"), scheme.get("name"), scheme.get("in")
+        if kind == "apiKey" and isinstance(name, str) and place in ("query", "header"):
+            found[own] = place, name
+        elif kind == "apiKey" and place == "cookie":
+            found[own] = "header", "Cookie"
+        elif kind in ("http", "basic", "oauth2", "openIdConnect"):
+            found[own] = "header", "Authorization"
+    return found
+
+
+def asked_of(document: dict[str, Any], operation: dict[str, Any], credentials: dict[str, tuple[str, str]]) -> Ways:
+    """The ways to call it, of which each is what it needs; none: it may need nothing."""
+    ways = [each for each in _list(operation.get("security", document.get("security"))) if isinstance(each, dict)]
+    found = {tuple(sorted({credentials[each][1] for each in way if each in credentials})) for way in ways}
+    return () if () in found else tuple(sorted(found))
 
 
 def as_openapi(

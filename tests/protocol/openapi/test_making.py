@@ -155,6 +155,46 @@ def test_what_is_known_of_the_api():
     assert unpacked(packed(encoded(api))) == api
 
 
+SCHEMES = {
+    "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "asked": {"type": "apiKey", "in": "query", "name": "token"},
+    "login": {"type": "http", "scheme": "bearer"},
+    "session": {"type": "apiKey", "in": "cookie", "name": "sid"},
+    "certificate": {"type": "mutualTLS"},
+}
+
+
+@pytest.mark.parametrize(
+    ("security", "sent", "words"),
+    [
+        ([{"key": []}], [], "`X-Api-Key`"),
+        ([{"key": []}], ["x-api-key"], None),
+        ([{"asked": []}], ["X-Other"], "`token`"),
+        ([{"login": []}, {"key": [], "asked": []}], ["token"], "`Authorization` or `X-Api-Key` and `token`"),
+        ([{"login": []}, {"key": [], "asked": []}], ["token", "X-API-Key"], None),
+        ([{"login": []}, {}], [], None),
+        ([{"session": []}], [], "`Cookie`"),
+        ([{"certificate": []}], [], None),
+        ([{"none such": []}], [], None),
+        ([], [], None),
+        ("key", [], None),
+    ],
+)
+def test_a_credential_that_most_operations_need_is_asked_for(security, sent, words):
+    paths = {f"/{each}": {"get": {"security": security}} for each in range(3)} | {"/x": {"get": {}}, "/y": {"get": {}}}
+    note = [f"the document asks for {words}: give it in `headers`"] if words else []
+    document = {"openapi": "3.1.0", "paths": paths, "components": {"securitySchemes": SCHEMES}}
+    assert api_of(document).lacking(sent) == note
+    del paths["/2"]  # half of them are not most
+    assert api_of(document).lacking(sent) == []
+    assert api_of({**document, "security": security}).lacking(sent) == note
+
+
+def test_swagger_2_says_it_in_another_place():
+    document = {**PETS, "security": [{"basic": []}], "securityDefinitions": {"basic": {"type": "basic"}}}
+    assert api_of(document).lacking([]) == ["the document asks for `Authorization`: give it in `headers`"]
+
+
 @pytest.mark.parametrize(
     ("said", "server"),
     [
