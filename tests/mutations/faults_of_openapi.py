@@ -81,10 +81,10 @@ FAULTS_OF_OPENAPI = (
         MAKING,
     ),
     Fault(
-        "a credential is missed where one may call without",
-        "app/protocol/openapi/_dialects.py",
-        "return () if () in found else",
-        "return",
+        "a credential that is sent is asked for",
+        "app/protocol/openapi/api.py",
+        "names = {each.lower() for each in sent}",
+        "names = set[str]()",
         MAKING,
     ),
     Fault(

@@ -98,10 +98,9 @@ def credentials_of(document: dict[str, Any], references: References, *, swagger:
 
 
 def asked_of(document: dict[str, Any], operation: dict[str, Any], credentials: dict[str, tuple[str, str]]) -> Ways:
-    """The ways to call it, of which each is what it needs; none: it may need nothing."""
+    """The ways to call it: what each needs, perhaps nothing."""
     ways = [each for each in _list(operation.get("security", document.get("security"))) if isinstance(each, dict)]
-    found = {tuple(sorted({credentials[each][1] for each in way if each in credentials})) for way in ways}
-    return () if () in found else tuple(sorted(found))
+    return tuple(sorted({tuple(sorted({credentials[each][1] for each in way if each in credentials})) for way in ways}))
 
 
 def as_openapi(
