@@ -109,6 +109,8 @@ def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
     for member in ("warnings", "problems"):  # what does not keep it from being made
         if made.get(member):
             print(f"trunkline: {member}: {one_line(made[member])}", file=sys.stderr)
+    if notes := made.get("notes"):  # perhaps a hundred, which `check` and `show` have
+        print(f"trunkline: notes ({len(notes)}): {one_line(notes[0])}", file=sys.stderr)
     next_step = made["reason"] if is_asked_for else resource.next.format(name=name, tenant=tenant)
     print(f"next: {next_step}", file=sys.stderr)
 

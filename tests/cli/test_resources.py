@@ -1,11 +1,13 @@
 """What the commands over REST print, as far as they ask nobody."""
 
+import argparse
 import io
 import sys
 
 import pytest
 
-from app.cli.resources import _package_in, print_table, terminal_width
+from app.cli.resources import _package_in, _tell_made, print_table, terminal_width
+from app.cli.usage.nouns import BACKENDS
 
 ROWS = [{"name": "time", "command": "x" * 300}, {"name": "notes", "command": "y"}]
 
@@ -39,3 +41,14 @@ def test_on_a_terminal_a_table_fits(monkeypatch):
 ])  # fmt: skip
 def test_what_a_new_backend_has_installed_is_named_as_far_as_it_can_be_told(command, args, named):
     assert _package_in({"command": command, "args": args}) == named
+
+
+def test_of_what_is_made_it_is_told_that_something_was_left_out(capsys):
+    options = argparse.Namespace(resource=BACKENDS, id="shop", tenant="acme")
+    _tell_made(options, {"name": "shop", "notes": []})
+    _tell_made(options, {"name": "shop", "notes": ["HEAD /items: is left out: \x1b", "GET /far: is left out"]})
+    said = capsys.readouterr()
+    assert said.out == "created backend shop of tenant acme\n" * 2
+    following = "next: trunkline backends check shop --tenant acme"
+    notes = "trunkline: notes (2): HEAD /items: is left out: \\x1b"
+    assert said.err.splitlines() == [following, notes, following]

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-from urllib.parse import urljoin
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -52,11 +52,14 @@ class Documents:
         self._fetch, self._apis, self._at_once = fetch, apis, anyio.CapacityLimiter(AT_ONCE)
 
     async def left_out(self, spec: BackendSpec) -> list[str]:
-        """What of a backend's document could not be made a tool, in sentences. Raises StorageUnavailable."""
+        """What of a backend's document could not be made a tool, and the credential that it asks for and is not sent,
+        in sentences. Raises StorageUnavailable."""
         if spec.openapi is None:
             return []
+        sent = [*spec.headers, *(name for name, _ in parse_qsl(urlsplit(spec.url or "").query, keep_blank_values=True))]
         try:
-            return (await self._apis.of(spec)).api.notes
+            api = (await self._apis.of(spec)).api
+            return [*api.lacking(sent), *api.notes]
         except BackendUnavailable as error:
             return [str(error)]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from app.backends.upstreams._calls import Call
-from app.backends.upstreams._channel import MAX_ERROR_BYTES, Channel, Exchanged, StreamCut
+from app.backends.upstreams._channel import Channel, Exchanged, StreamCut
 from app.backends.upstreams._statuses import failure
 from app.backends.upstreams._wire import Side
 from app.backends.upstreams.requests import Headers
@@ -58,17 +58,14 @@ class ApiWire:
             if 300 <= answer.status < 400 or not answer.is_plain:
                 raise failure(answer, self._channel.host)
             body = await self._body(exchanged)
-        shown = self._access.secrets.hidden_in(body)
-        return result_of(answer.status, answer.type, shown, hidden_in(f"{url.scheme}://{url.authority}{asked.path}"))
+        uri = hidden_in(f"{url.scheme}://{url.authority}{asked.path}")
+        return result_of(answer.status, answer.type, body, uri, self._access.secrets)
 
     async def _body(self, exchanged: Exchanged) -> bytes:
         try:
             if exchanged.answer.is_good:
                 return await exchanged.body()
-            try:
-                return await exchanged.body(MAX_ERROR_BYTES)
-            except ResponseTooLarge:
-                return b"(its explanation is too long to be shown)"
+            return await exchanged.beginning(self._access.secrets.most_of_error)
         except StreamCut:
             raise CallCutOff(f"{self._channel.host} closed the connection within its answer") from None
 

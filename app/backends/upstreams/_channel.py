@@ -55,14 +55,18 @@ class Exchanged:
             ResponseTooLarge: it has more bytes than the limit, or comes in too many pieces.
             StreamCut: it ended too early.
         """
-        most, chunks, size = limit_bytes or self._limit, list[bytes](), 0
-        if self.answer.length > most:
+        most = limit_bytes or self._limit
+        found = b"" if self.answer.length > most else await self.beginning(most + 1)
+        if self.answer.length > most or len(found) > most:
             raise ResponseTooLarge("the server's answer has too many bytes")
+        return found
+
+    async def beginning(self, most: int) -> bytes:
+        """All of it, or at least this many bytes. Raises as `body`, but for the bytes."""
+        chunks, size = list[bytes](), 0
         try:
-            while chunk := await self._read():
+            while size < most and (chunk := await self._read()):
                 size += len(chunk)
-                if size > most:
-                    raise ResponseTooLarge("the server's answer has too many bytes")
                 chunks.append(chunk)
                 self._flow.read(len(chunk))
                 if len(chunks) > MAX_CHUNKS:

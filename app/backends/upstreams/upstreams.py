@@ -30,7 +30,15 @@ from app.backends.upstreams.connecting import CannotConnect, Connector, Network,
 from app.backends.upstreams.requests import Headers, RoutingHeaders, base_headers
 from app.concurrency.loop_share import UNLIMITED, LoopShare, Shares
 from app.domain import BackendSpec
-from app.errors import BackendBusy, BackendTimeout, BackendUnavailable, CallCutOff, GatewayError, ShuttingDown
+from app.errors import (
+    BackendBusy,
+    BackendTimeout,
+    BackendUnavailable,
+    CallCutOff,
+    GatewayError,
+    ShuttingDown,
+    UpstreamRefused,
+)
 from app.jail.egress.dialling import Dialler
 from app.protocol.openapi.serving import ApiServer
 from app.telemetry.metrics import Metrics
@@ -196,6 +204,9 @@ class Upstreams:
         try:
             async with asyncio.timeout(FETCH_S), channel.request("GET", [(b"Accept", b"*/*")]) as exchanged:
                 answer = exchanged.answer
+                if answer.status in (401, 403):
+                    words = "it is asked for without credentials; give its text instead of its address"
+                    raise UpstreamRefused(f"{channel.host} answered HTTP {answer.status}: {words}")
                 if not answer.is_good or not answer.is_plain:
                     raise failure(answer, channel.host)
                 return await exchanged.body(limit_bytes)

@@ -10,13 +10,15 @@ from app.protocol.openapi._references import LeftOut, References
 from app.protocol.openapi.document import UnfitDocument
 
 _COLLECTIONS: Mapping[str, tuple[str | None, bool]] = {
-    "csv": (None, False), "ssv": ("spaceDelimited", False), "pipes": ("pipeDelimited", False), "multi": (None, True),
+    "csv": (None, False), "ssv": ("spaceDelimited", False), "tsv": ("tabDelimited", False),
+    "pipes": ("pipeDelimited", False), "multi": (None, True),
 }  # fmt: skip
 _OF_SCHEMA = (
     "type", "format", "enum", "default", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "multipleOf",
 )  # fmt: skip
 
+Ways = tuple[tuple[str, ...], ...]  # each has the names of credentials
 
 _is_path = re.compile(r"/(?![/\\])[^\s{}?#]*").fullmatch
 
@@ -75,20 +77,30 @@ def _absolute(url: str) -> str:
     return url.rstrip("/") if parts.scheme in ("https", "http") and parts.netloc and "{" not in url else ""
 
 
-def keys_of(document: dict[str, Any], references: References, *, swagger: bool) -> tuple[list[str], list[str]]:
-    """The names of query parameters and of headers that carry a credential, by the security schemes."""
+def credentials_of(document: dict[str, Any], references: References, *, swagger: bool) -> dict[str, tuple[str, str]]:
+    """Where each security scheme has a credential, `query` or `header`, and its name there."""
     above = document if swagger else document.get("components")
     schemes = above.get("securityDefinitions" if swagger else "securitySchemes") if isinstance(above, dict) else None
-    found: dict[str, list[str]] = {"query": [], "header": []}
-    for each in schemes.values() if isinstance(schemes, dict) else ():
+    found = dict[str, tuple[str, str]]()
+    for own, each in schemes.items() if isinstance(schemes, dict) else ():
         try:
             scheme = references.resolved(each)
         except LeftOut:
             continue
-        name, place = scheme.get("name"), scheme.get("in")
-        if scheme.get("type") == "apiKey" and isinstance(name, str) and place in ("query", "header"):
-            found[place].append(name)
-    return found["query"], found["header"]
+        kind, name, place = scheme.get("type"), scheme.get("name"), scheme.get("in")
+        if kind == "apiKey" and isinstance(name, str) and place in ("query", "header"):
+            found[own] = place, name
+        elif kind == "apiKey" and place == "cookie":
+            found[own] = "header", "Cookie"
+        elif kind in ("http", "basic", "oauth2", "openIdConnect"):
+            found[own] = "header", "Authorization"
+    return found
+
+
+def asked_of(document: dict[str, Any], operation: dict[str, Any], credentials: dict[str, tuple[str, str]]) -> Ways:
+    """The ways to call it: what each needs, perhaps nothing."""
+    ways = [each for each in _list(operation.get("security", document.get("security"))) if isinstance(each, dict)]
+    return tuple(sorted({tuple(sorted({credentials[each][1] for each in way if each in credentials})) for way in ways}))
 
 
 def as_openapi(
@@ -110,7 +122,8 @@ def as_openapi(
 
 
 def _parameter(each: dict[str, Any]) -> dict[str, Any]:
-    style, explode = _COLLECTIONS.get(str(each.get("collectionFormat", "csv")), (None, False))
+    collection = str(each.get("collectionFormat", "csv"))
+    style, explode = _COLLECTIONS.get(collection, (collection, False))
     schema = {name: each[name] for name in _OF_SCHEMA if name in each}
     kept = {name: value for name, value in each.items() if name not in _OF_SCHEMA}
     return {**kept, "schema": schema, "explode": explode, **({"style": style} if style else {})}

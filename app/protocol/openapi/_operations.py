@@ -22,7 +22,7 @@ MAX_PATH = 1000
 _WAYS = ((False, 600, 24), (True, 1500, 24), (True, 600, 2))
 _STYLES = {
     "path": ("simple", "label", "matrix"),
-    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "tabDelimited", "deepObject"),
     "header": ("simple",),
 }
 # What the gateway writes itself, or what says who calls.
@@ -30,6 +30,7 @@ _OWN_HEADERS = frozenset({
     "accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type",
     "cookie", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 })  # fmt: skip
+_NO_PARAMETERS = frozenset({"accept", "authorization", "content-type"})  # says OpenAPI: they are ignored
 _is_header = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}").fullmatch
 _is_path = re.compile(r"/[^\s?#\\\x00-\x1f\x7f]*").fullmatch
 _is_json = re.compile(r"(application/json|[\w.+-]+/[\w.+-]+\+json)\s*(;.*)?", re.IGNORECASE).fullmatch
@@ -92,7 +93,10 @@ def made_of(dialect: Dialect, path: str, method: str, item: dict[str, Any], oper
     named = {each.name for each in parameters if each.place == "path"}
     if missing := [name for name in re.findall(r"\{([^{}]*)\}", path) if name not in named]:
         raise LeftOut(f"has `{{{missing[0][:40]}}}` in its path, which is none of its parameters")
-    body = None if method == "get" else _body(dialect, arguments, operation.get("requestBody"))
+    given = operation.get("requestBody")
+    if given and method == "get":
+        dialect.note("its body is left out: a GET has none")
+    body = None if method == "get" else _body(dialect, arguments, given)
     if operation.get("callbacks"):
         dialect.note("its callbacks are left out: nobody would be called back")
     name = _name(dialect, operation, path, method)
@@ -132,9 +136,11 @@ def _parameter(dialect: Dialect, arguments: _Arguments, given: dict[str, Any]) -
     name, place, is_required = given.get("name"), given.get("in"), given.get("required") is True
     if not isinstance(name, str) or not name:
         raise LeftOut("has a parameter without a name")
-    if place == "header" and (name.lower() in _OWN_HEADERS or name.lower().startswith(("mcp-", "proxy-"))):
-        return None
     if place in ("query", "header") and name.lower() in dialect.credentials:
+        return None
+    if place == "header" and (name.lower() in _OWN_HEADERS or name.lower().startswith(("mcp-", "proxy-"))):
+        if name.lower() not in _NO_PARAMETERS:
+            dialect.note(f"its parameter `{name[:60]}` cannot be given: the gateway sets this header, or `headers` do")
         return None
     if place not in ("path", "query", "header") or (place == "header" and _is_header(name) is None):
         _without(dialect, name, f"cannot be given (it is in `{str(place)[:20]}`)", is_required=is_required)
@@ -143,6 +149,8 @@ def _parameter(dialect: Dialect, arguments: _Arguments, given: dict[str, Any]) -
     if style is None:
         _without(dialect, name, "is written in a way that is not known", is_required=is_required)
         return None
+    if given.get("allowReserved") is True and place == "query":
+        dialect.note(f"its parameter `{name[:60]}` is percent-encoded, though `allowReserved` says otherwise")
     is_required = is_required or place == "path"
     own = arguments.add(name, place, schema, given.get("description"), required=is_required)
     return Parameter(own, name, place, style, explode, is_required)  # type: ignore[arg-type]
@@ -189,17 +197,19 @@ def _body(dialect: Dialect, arguments: _Arguments, given: Any) -> Body | None:
         raise LeftOut(f"takes a body of {kinds[0][:60]}, and only JSON can be given")
     media = content[chosen]
     schema = media.get("schema", {}) if isinstance(media, dict) else {}
-    is_required, kind = body.get("required") is True, "application/json" if chosen == "*/*" else chosen
+    kind = "application/json" if chosen == "*/*" else chosen
     if not kind.isascii() or not kind.isprintable():
         raise LeftOut("takes a body whose type is none")
-    members = _members(dialect.references, schema)
+    members, said = _members(dialect.references, schema), body.get("required")
+    whole = dialect.references.resolved(schema) if isinstance(schema, dict) else {}
+    needed = _needed(whole) if members is None else members[1]
+    is_required = said is True or (said is not False and bool(needed))  # many documents have it in the schema only
     if members is None:
         own = arguments.add("body", "json", schema, body.get("description"), required=is_required)
         return Body(kind, argument=own, required=is_required)
-    properties, needed = members
     taken = {
         arguments.add(name, "body", each, None, required=is_required and name in needed): name
-        for name, each in properties.items()
+        for name, each in members[0].items()
     }
     return Body(kind, members=taken, required=is_required)
 
@@ -229,9 +239,17 @@ def _members(
     for name, each in own.items() if isinstance(own, dict) else ():
         if not is_read_only(each):
             properties[str(name)] = each
-    required = node.get("required")
-    needed |= {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
-    return (properties, needed & properties.keys()) if properties or depth else None
+    needed |= _needed(node)
+    if depth:
+        return properties, needed
+    return (properties, needed & properties.keys()) if properties else None
+
+
+def _needed(node: dict[str, Any]) -> set[str]:
+    """The members that this part of a schema requires of callers."""
+    required, own = node.get("required"), node.get("properties")
+    read_only = {name for name, each in own.items() if is_read_only(each)} if isinstance(own, dict) else set()
+    return {each for each in required if isinstance(each, str)} - read_only if isinstance(required, list) else set()
 
 
 def _only_requires(schema: Any) -> bool:

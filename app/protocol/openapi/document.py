@@ -20,7 +20,8 @@ class UnfitDocument(ValueError):
 
 def is_a_name(given: str) -> bool:
     """Whether this can only be meant as the name of a file."""
-    is_text = "\n" in given or given.lstrip()[:1] in ("{", "[") or _DATA.match(given) is not None
+    begins = given.removeprefix("\ufeff").lstrip()[:1]
+    is_text = "\n" in given or begins in ("{", "[", "<") or _DATA.match(given) is not None
     return not (is_text or is_url(given) or is_mark(given))
 
 

@@ -1,5 +1,6 @@
 """A document becomes an Api: a tool for each operation that can be called, and a sentence for each that cannot."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,16 +43,18 @@ def api_of(document: dict[str, Any]) -> Api:
     if not isinstance(paths, dict) or not paths:
         raise UnfitDocument("the document has no `paths`: without operations there are no tools")
     references, notes = References(document), _Notes()
-    in_query, in_header = _dialects.keys_of(document, references, swagger=swagger)
-    credentials = frozenset(each.lower() for each in (*in_query, *in_header))
+    known = _dialects.credentials_of(document, references, swagger=swagger)
+    credentials = frozenset(name.lower() for _, name in known.values())
     server = _dialects.server_of(document, swagger=swagger)
     where = [""]
     dialect = Dialect(document, references, swagger, server, lambda what: notes.add(where[0], what), credentials)
-    made = list[Operation]()
+    made, asked = list[Operation](), Counter[_dialects.Ways]()
     size = 0
     for where[0], path, method, item, operation in _each(references, paths, notes):
         try:
-            tool = made_of(dialect, path, method, item, references.resolved(operation))
+            given = references.resolved(operation)
+            asks = _dialects.asked_of(document, given, known)
+            tool = made_of(dialect, path, method, item, given)
         except LeftOut as why:
             notes.add(where[0], f"is left out: it {why}")
             continue
@@ -67,15 +70,20 @@ def api_of(document: dict[str, Any]) -> Api:
             notes.add(where[0], words)
             continue
         made.append(tool)
+        asked[asks] += 1
     if not made:
         first = notes.kept[0] if notes.kept else "it has none"
         raise UnfitDocument(f"no operation of the document can be called; {first}")
     if document.get("webhooks"):
         notes.add("webhooks", "are left out: nobody would be called")
-    return _described(document, server, made, in_query, notes)
+    asks, count = asked.most_common(1)[0]
+    keys = [name for place, name in known.values() if place == "query"]
+    return _described(document, server, made, keys, asks if 2 * count > len(made) else (), notes)
 
 
-def _described(document: dict[str, Any], server: str, made: list[Operation], keys: list[str], notes: _Notes) -> Api:
+def _described(
+    document: dict[str, Any], server: str, made: list[Operation], keys: list[str], asks: _dialects.Ways, notes: _Notes
+) -> Api:
     found = document.get("info")
     info = found if isinstance(found, dict) else {}
     return Api(
@@ -85,6 +93,7 @@ def _described(document: dict[str, Any], server: str, made: list[Operation], key
         operations=made,
         description=short(info.get("description"), 2000),
         keys=keys,
+        asks=asks,
         left_out=notes.kept,
         more_left_out=notes.more,
     )

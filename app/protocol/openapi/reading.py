@@ -8,6 +8,7 @@ import yaml
 
 from app.protocol.openapi.document import UnfitDocument
 
+_is_html = re.compile(rb"\s*<[!a-z]", re.IGNORECASE).match
 _OTHER_IN_JSON = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"}
 
 
@@ -32,6 +33,8 @@ def read(text: bytes) -> dict[str, Any]:
         UnfitDocument: it is neither JSON nor YAML, or no object.
     """
     text = text.removeprefix(b"\xef\xbb\xbf")
+    if _is_html(text) is not None:
+        raise UnfitDocument("this is HTML, not a document of OpenAPI: give the address or text of the document itself")
     try:
         text.decode()
         found = _json(text) if text.lstrip()[:1] in (b"{", b"[") else _yaml(text)
@@ -51,8 +54,8 @@ def _json(text: bytes) -> Any:
         words = str(error)
     try:
         return _yaml(text)  # it has a notation with braces too
-    except UnfitDocument:
-        raise UnfitDocument(f"the document is not JSON: {words}") from None
+    except UnfitDocument as problem:
+        raise UnfitDocument(f"the document is not JSON: {words}; {problem}") from None
 
 
 def _yaml(text: bytes) -> Any:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from app.protocol.openapi.api import Api, Body, Operation, Parameter, encoded
 
 MAX_TARGET = 32 << 10  # bytes of path and query: more than servers accept
-_DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "simple": ","}
+_DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C", "tabDelimited": "%09", "simple": ","}
 _is_field_value = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?").fullmatch
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 

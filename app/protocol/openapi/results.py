@@ -1,10 +1,13 @@
 """A response of the API becomes the result of a call."""
 
 import base64
+import codecs
 import re
+import string
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -14,6 +17,9 @@ from app.protocol.openapi.api import encoded
 MAX_ERROR_BYTES = 16 << 10  # of the body of an error
 LEAST_SECRET = 6  # characters: less is not looked for, as it would be found everywhere
 HIDDEN = "***"
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-._~")
+_ALSO = {" ": r"|\+", "/": r"|\\/"}
+_MOST_OF_CHARACTER = 12  # bytes: percent-encoded, of four
 _is_text = re.compile(
     rb"text/.*|application/(.+\+)?(json|xml|yaml|x-yaml|javascript|x-www-form-urlencoded|x-ndjson).*"
 ).fullmatch
@@ -27,20 +33,35 @@ class Secrets:
 
     def __init__(self, values: Iterable[str]) -> None:
         both = (word for value in values for word in (value, value.rpartition(" ")[2]))
-        words = {word for word in both if len(word) >= LEAST_SECRET}
-        forms = {form for word in words for form in (word.encode(), encoded(word)[1:-1])}
-        longest_first = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if forms else None
+        words = sorted({word for word in both if len(word) >= LEAST_SECRET}, key=len, reverse=True)
+        forms = dict.fromkeys(form for word in words for form in (re.escape(word), "".join(map(_written, word))))
+        self._pattern = re.compile("|".join(forms).encode()) if forms else None
+        # Bytes of an error that have to be read: a secret in what is shown of it must be there as a whole.
+        self.most_of_error = MAX_ERROR_BYTES + _MOST_OF_CHARACTER * max(map(len, words), default=0)
 
-    def hidden_in(self, body: bytes) -> bytes:
-        """The body without them."""
-        return body if self._pattern is None else self._pattern.sub(HIDDEN.encode(), body)
+    def hidden_in(self, body: bytes, most: int | None = None) -> bytes:
+        """The body, or its first bytes, without them."""
+        if self._pattern is None:
+            return body[:most]
+        if most is not None:
+            cut = (each.end() for each in self._pattern.finditer(body) if each.start() < most < each.end())
+            body = body[: next(cut, most)]
+        return self._pattern.sub(HIDDEN.encode(), body)
 
 
-def result_of(status: int, media_type: bytes, body: bytes, uri: str) -> bytes:
-    """The result, as JSON. `uri` names what was asked for."""
+def _written(character: str) -> str:
+    """A pattern: as it may stand in an address or in a text of JSON. No text can be read in many ways."""
+    if character in _PLAIN:
+        return re.escape(character)
+    plain, percent = re.escape(encoded(character)[1:-1].decode()), quote(character, safe="")
+    return rf"(?:{plain}|(?i:{percent}|\\u{ord(character):04x}){_ALSO.get(character, '')})"
+
+
+def result_of(status: int, media_type: bytes, body: bytes, uri: str, secrets: Secrets) -> bytes:
+    """The result, as JSON, without the secrets. `uri` names what was asked for."""
     if not 200 <= status < 300:
-        return error_result(_failed(status, media_type, body))
+        return error_result(_failed(status, media_type, body, secrets))
+    body = secrets.hidden_in(body)
     kind = media_type.strip().lower()
     if not body:
         return _result([_text(f"HTTP {status}: the answer has no content")])
@@ -79,9 +100,9 @@ def _object_in(body: bytes) -> tuple[bytes, bool] | None:
     return text, text[:1] == b"{"
 
 
-def _is_utf8(body: bytes) -> bool:
+def _is_utf8(body: bytes, *, is_whole: bool = True) -> bool:
     try:
-        return "\0" not in body.decode()
+        return "\0" not in codecs.utf_8_decode(body, "strict", is_whole)[0]
     except UnicodeDecodeError:
         return False
 
@@ -103,13 +124,14 @@ def _binary(kind: bytes, body: bytes, uri: str) -> dict[str, Any]:
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": data}}
 
 
-def _failed(status: int, media_type: bytes, body: bytes) -> str:
+def _failed(status: int, media_type: bytes, body: bytes, secrets: Secrets) -> str:
     try:
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:
         phrase = ""
     words = f"The API answered HTTP {status}{phrase}."
-    if not body or not (_is_text(media_type.strip().lower()) or _is_utf8(body)):
+    is_whole = len(body) <= MAX_ERROR_BYTES
+    if not body or not (_is_text(media_type.strip().lower()) or _is_utf8(body, is_whole=is_whole)):
         return words
-    more = "…" if len(body) > MAX_ERROR_BYTES else ""
-    return f"{words}\n\n{_decoded(media_type, body[:MAX_ERROR_BYTES])}{more}"
+    more = "" if is_whole else "…"
+    return f"{words}\n\n{_decoded(media_type, secrets.hidden_in(body, MAX_ERROR_BYTES))}{more}"

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
@@ -14,8 +15,9 @@ from app.backends.openapi.apis import Apis
 from app.backends.openapi.documents import Documents
 from app.domain import BackendSpec
 from app.errors import UpstreamFailed
-from app.protocol.openapi.api import unpacked
+from app.protocol.openapi.api import encoded, packed, unpacked
 from app.protocol.openapi.document import UnfitDocument, mark_of
+from app.protocol.openapi.making import api_of
 from tests.protocol.openapi.documents import SHOP
 
 KEY = ("acme", "shop")
@@ -82,6 +84,22 @@ async def test_what_was_left_out_is_told_also_where_nothing_is_known():
     spec = BackendSpec("acme", "shop", "", url="https://shop.example", openapi="sha256:x")
     assert await reader().left_out(spec) == ["what was made of its document is gone: give the document again"]
     assert await reader().left_out(replace(spec, openapi=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [({}, 1), ({"headers": {"Key": "x"}}, 0), ({"url": "https://shop.example/v1?key=x"}, 0)],
+)
+async def test_a_credential_that_is_not_sent_is_told(given: dict[str, Any], count: int):
+    made = packed(encoded(api_of({**SHOP, "security": [{"key": []}]})))
+
+    async def stored(tenant: str, name: str) -> tuple[str, bytes]:
+        return "digest", made
+
+    spec = replace(BackendSpec("acme", "shop", "", url="https://shop.example/v1", openapi="sha256:x"), **given)
+    left_out = await Documents(fetched, Apis(stored)).left_out(spec)
+    assert left_out.count("the document asks for `key`: give it in `headers`") == count
+    assert len(left_out) == 7 + count
 
 
 async def test_several_are_read_at_once_but_not_many():

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.errors import CallCutOff, InvalidResponse, ResponseTooLarge
+from app.errors import CallCutOff, InvalidResponse, ResponseTooLarge, UpstreamRefused
 from app.protocol.openapi.making import api_of
+from app.protocol.openapi.results import MAX_ERROR_BYTES
 from app.protocol.openapi.serving import ApiServer
 from app.telemetry.metrics import Metrics
 from tests.backends.upstreams.rig import HELLO, Heard, line, make_upstreams, serving, spec_at
@@ -106,14 +107,29 @@ async def test_an_answer_has_a_limit_also_where_it_grows(size):
         assert isinstance(await heard.failure(7), ResponseTooLarge)
 
 
-async def test_of_a_long_error_the_status_is_told():
+async def test_of_a_long_error_the_beginning_is_told_and_the_rest_not_read():
     async def answer(asked):
-        await asked.whole(b"x" * 100_000, status=500, kind="text/plain")
+        await asked.send("HTTP/1.1 500 X\r\nContent-Type: text/plain\r\nContent-Length: 100000\r\n\r\n" + "x" * 20_000)
+        await asked.gone()
 
     async with session(answer) as (_, link, heard):
         link.send(GET)
         (content,) = (await heard.answer(7))["result"]["content"]
-        assert content["text"].startswith("The API answered HTTP 500 Internal Server Error.")
+        assert content["text"] == f"The API answered HTTP 500 Internal Server Error.\n\n{'x' * MAX_ERROR_BYTES}…"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_document_that_wants_a_credential_is_to_be_given_as_its_text(status):
+    """No `headers` are sent for it: it may be elsewhere than the API."""
+
+    async def answer(asked):
+        await asked.whole(b"", status)
+
+    async with serving(answer) as server, make_upstreams(Metrics("test")) as upstreams:
+        with pytest.raises(UpstreamRefused, match=f"HTTP {status}: it is asked for without credentials") as caught:
+            await upstreams.fetch(("acme", "shop"), server.url, 1 << 20)
+        assert "give its text" in str(caught.value)
+        await server.until_quiet()
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ PETS: dict[str, Any] = {
                         "name": "colours", "in": "query", "type": "array", "items": {"type": "string"},
                         "collectionFormat": "multi",
                     },
+                    {"name": "sizes", "in": "query", "type": "array", "collectionFormat": "tsv"},
+                    {"name": "forms", "in": "query", "type": "array", "collectionFormat": "none such"},
                     {"name": "pet", "in": "body", "required": True, "schema": {"$ref": "#/definitions/Pet"}},
                 ],
                 "responses": {},

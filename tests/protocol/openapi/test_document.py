@@ -12,6 +12,9 @@ from app.protocol.openapi.document import MAX_DOCUMENT_BYTES, UnfitDocument, is_
 def test_a_text_and_a_packed_one():
     text = "openapi: 3.1.0\npaths: {}\n"
     assert text_of(text) == text.encode()
+    assert text_of("<!doctype html>") == b"<!doctype html>"  # so that it is called that
+    marked = '\ufeff{"openapi": "3.1.0"}'  # with a byte order mark, as some editors write it
+    assert text_of(marked) == marked.encode()
     data = base64.b64encode(gzip.compress(text.encode())).decode()
     assert text_of(f"data:;base64,{data}") == text_of(f"data:application/gzip;base64,{data}") == text.encode()
     assert mark_of(text.encode()) == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
@@ -22,6 +25,8 @@ def test_a_text_and_a_packed_one():
     ("given", "words"),
     [
         ("./petstore.yaml", "neither a URL nor a document"),
+        ("a.html", "neither a URL nor a document"),
+        ("\ufeff./petstore.yaml", "neither a URL nor a document"),
         ("", "neither a URL nor a document"),
         ("data:;base64,AAAA", "not gzip in Base64"),
         ("data:;base64,!", "not gzip in Base64"),

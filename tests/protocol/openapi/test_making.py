@@ -69,8 +69,35 @@ def test_a_body_of_members_is_spread_and_clashes_are_told_apart():
         "name": {"type": "string", "minLength": 1},
         "price": {"type": "number", "exclusiveMinimum": 0},
     }
-    assert schema["required"] == ["id"]  # the body may be left out as a whole
+    assert schema["required"] == ["id", "body_id", "name"]
     assert tools_of(SHOP)["items_create"]["inputSchema"]["required"] == ["id", "name"]
+
+
+NAMED = {"properties": {"id": {"readOnly": True}, "name": {}, "price": {}}}
+NEEDS = {**NAMED, "required": ["id", "name"]}
+
+
+@pytest.mark.parametrize(
+    ("body", "required"),
+    [
+        ({}, ["name"]),  # `required` is seldom written where a body must be sent
+        ({"required": True}, ["name"]),
+        ({"required": False}, []),
+        ({"schema": {"allOf": [NAMED, {"required": ["name"]}]}}, ["name"]),
+        ({"schema": NAMED}, []),
+        ({"schema": True}, []),
+        ({"schema": {**NEEDS, "additionalProperties": {}}}, ["body"]),
+        ({"schema": {**NEEDS, "additionalProperties": {}}, "required": False}, []),
+        ({"schema": {**NEEDS, "required": ["id"], "additionalProperties": {}}}, []),
+    ],
+)
+def test_what_a_body_requires_is_required_unless_the_body_is_said_not_to_be(body, required):
+    schema, said = body.get("schema", NEEDS), {name: body[name] for name in ("required",) if name in body}
+    operation = {"requestBody": {"content": {"application/json": {"schema": schema}}, **said}}
+    older = {"parameters": [{"name": "x", "in": "body", "schema": schema, **said}]}
+    for document in (alone(operation), {"swagger": "2.0", "paths": {"/x": {"post": older}}}):
+        (tool,) = tools_of(document).values()
+        assert tool["inputSchema"].get("required", []) == required
 
 
 def test_a_schema_that_contains_itself_is_defined_once():
@@ -93,11 +120,79 @@ def test_what_cannot_be_expressed_is_left_out_in_a_sentence():
     ]
 
 
+NOT_GIVEN = "cannot be given: the gateway sets this header, or `headers` do"
+
+
+@pytest.mark.parametrize(
+    ("method", "operation", "notes"),
+    [
+        ("get", {"requestBody": {"content": {"application/json": {}}}}, ["its body is left out: a GET has none"]),
+        ("get", {"parameters": [{"name": "Cookie", "in": "header"}]}, [f"its parameter `Cookie` {NOT_GIVEN}"]),
+        (
+            "put",
+            {"parameters": [{"name": "host", "in": "header", "required": True}]},
+            [f"its parameter `host` {NOT_GIVEN}"],
+        ),
+        ("put", {"parameters": [{"name": "Mcp-Name", "in": "header"}]}, [f"its parameter `Mcp-Name` {NOT_GIVEN}"]),
+        ("put", {"parameters": [{"name": each, "in": "header"} for each in ("Accept", "content-type")]}, []),
+        (
+            "get",
+            {"parameters": [{"name": "q", "in": "query", "allowReserved": True}]},
+            ["its parameter `q` is percent-encoded, though `allowReserved` says otherwise"],
+        ),
+    ],
+)
+def test_what_is_left_out_of_a_tool_is_listed_too(method, operation, notes):
+    api = api_of({"openapi": "3.1.0", "paths": {"/x": {method: operation}}})
+    assert api.notes == [f"{method.upper()} /x: {each}" for each in notes]
+    assert len(api.operations) == 1
+
+
 def test_what_is_known_of_the_api():
     api = api_of(SHOP)
     assert (api.title, api.version, api.description) == ("Shop", "7", "Sells things.")
     assert (api.server, api.keys) == ("https://eu.shop.example/v1", ["key"])
     assert unpacked(packed(encoded(api))) == api
+
+
+SCHEMES = {
+    "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "asked": {"type": "apiKey", "in": "query", "name": "token"},
+    "login": {"type": "http", "scheme": "bearer"},
+    "session": {"type": "apiKey", "in": "cookie", "name": "sid"},
+    "certificate": {"type": "mutualTLS"},
+}
+
+
+@pytest.mark.parametrize(
+    ("security", "sent", "words"),
+    [
+        ([{"key": []}], [], "`X-Api-Key`"),
+        ([{"key": []}], ["x-api-key"], None),
+        ([{"asked": []}], ["X-Other"], "`token`"),
+        ([{"login": []}, {"key": [], "asked": []}], ["token"], "`Authorization` or `X-Api-Key` and `token`"),
+        ([{"login": []}, {"key": [], "asked": []}], ["token", "X-API-Key"], None),
+        ([{"login": []}, {}], [], None),
+        ([{"session": []}], [], "`Cookie`"),
+        ([{"certificate": []}], [], None),
+        ([{"none such": []}], [], None),
+        ([], [], None),
+        ("key", [], None),
+    ],
+)
+def test_a_credential_that_most_operations_need_is_asked_for(security, sent, words):
+    paths = {f"/{each}": {"get": {"security": security}} for each in range(3)} | {"/x": {"get": {}}, "/y": {"get": {}}}
+    note = [f"the document asks for {words}: give it in `headers`"] if words else []
+    document = {"openapi": "3.1.0", "paths": paths, "components": {"securitySchemes": SCHEMES}}
+    assert api_of(document).lacking(sent) == note
+    del paths["/2"]  # half of them are not most
+    assert api_of(document).lacking(sent) == []
+    assert api_of({**document, "security": security}).lacking(sent) == note
+
+
+def test_swagger_2_says_it_in_another_place():
+    document = {**PETS, "security": [{"basic": []}], "securityDefinitions": {"basic": {"type": "basic"}}}
+    assert api_of(document).lacking([]) == ["the document asks for `Authorization`: give it in `headers`"]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +214,16 @@ def test_swagger_2_is_read_too():
     assert api.server == "https://pets.example/api"
     (operation,) = api.operations
     styles = {each.name: (each.style, each.explode) for each in operation.parameters}
-    assert styles == {"id": ("simple", False), "tags": ("form", False), "colours": ("form", True)}
+    assert styles == {
+        "id": ("simple", False),
+        "tags": ("form", False),
+        "colours": ("form", True),
+        "sizes": ("tabDelimited", False),
+    }
     assert tools_of(PETS)["putPet"]["inputSchema"]["properties"]["name"] == {"type": "string"}
     assert api.notes == [
-        "POST /pets/{id}/photo: is left out: it takes a body of multipart/form-data, and only JSON can be given"
+        "PUT /pets/{id}: its parameter `forms` is written in a way that is not known",
+        "POST /pets/{id}/photo: is left out: it takes a body of multipart/form-data, and only JSON can be given",
     ]
 
 

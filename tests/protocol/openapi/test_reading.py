@@ -1,7 +1,5 @@
 """Texts become objects."""
 
-import json
-
 import pytest
 
 from app.protocol.openapi.document import UnfitDocument
@@ -19,7 +17,12 @@ def test_json_and_yaml():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'{"openapi": "3.1.0"', "not JSON"),
+        (b'{"openapi": "3.1.0"', r"not JSON: .*; the document is not YAML: .*line 2"),
+        (b'{"a": 1}}}', "not JSON"),
+        (b'{"openapi": "3.1.0",}}', r"not JSON: .*byte 20"),
+        (b"{not: [yaml", r"not JSON: .*; the document is not YAML: .*line 2"),
+        (b"\n <!DOCTYPE html>\n<html><body>a: b</body></html>", "this is HTML, not a document of OpenAPI"),
+        (b"\xef\xbb\xbf<html lang='a: b'>", "this is HTML"),
         (b"openapi: [3.1.0\npaths: {}", r"not YAML.*line 2"),
         (b"a: b: c", "not YAML"),
         (b"\xff\xfe{\x00", "not in UTF-8"),
@@ -35,8 +38,3 @@ def test_json_and_yaml():
 def test_what_cannot_be_read_says_why(text, words):
     with pytest.raises(UnfitDocument, match=words):
         read(text)
-
-
-def test_a_text_in_braces_that_is_neither_is_called_json():
-    with pytest.raises(UnfitDocument, match="not JSON"):
-        read(json.dumps({"a": 1}).encode() + b"}}")

@@ -44,6 +44,7 @@ LIST, OBJECT = ["blue", "black"], {"R": 100, "G": 200}
         ("query", "form", False, OBJECT, "/x?c=R,100,G,200"),
         ("query", "spaceDelimited", False, LIST, "/x?c=blue%20black"),
         ("query", "pipeDelimited", False, LIST, "/x?c=blue%7Cblack"),
+        ("query", "tabDelimited", False, LIST, "/x?c=blue%09black"),
         ("query", "deepObject", True, OBJECT, "/x?c[R]=100&c[G]=200"),
         ("query", "deepObject", True, {"a": {"b": [1, 2]}}, "/x?c[a][b]=1&c[a][b]=2"),
         ("query", "form", True, "", "/x?c="),
@@ -102,7 +103,7 @@ def test_bodies():
     asked = request_of(by_name["items_replace"], {"id": 4, "body_id": "x", "name": "lamp"}, base)
     assert (asked.method, asked.target, json.loads(asked.body)) == ("PUT", "/items/4", {"id": "x", "name": "lamp"})
     assert (b"Content-Type", b"application/json") in asked.headers
-    bare = request_of(by_name["items_replace"], {"id": 4}, base)
+    bare = request_of(by_name["addPart"], {}, base)
     assert bare.body == b""
     assert (b"Content-Length", b"0") in bare.headers
     assert json.loads(request_of(by_name["addPart"], {"body": [{"name": "a"}]}, base).body) == [{"name": "a"}]
