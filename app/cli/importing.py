@@ -55,7 +55,7 @@ def _create(options: argparse.Namespace, bodies: Mapping[str, BackendBody], prog
             progress.begin(f"registering {number} of {len(bodies)}: {name}")
             try:
                 made = rest.ask("POST", _path(options), body.model_dump(mode="json"))
-                if made["off_by_platform"]:
+                if made["off_by_platform"] and made["reason"]:
                     progress.say(f"{name}: {made['reason']}")
             except GatewayError as error:
                 failed[name] = error.summary if isinstance(error, Refused) else str(error)

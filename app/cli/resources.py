@@ -80,7 +80,7 @@ def create_object(options: argparse.Namespace) -> int:
     if options.json:
         print_json(made)
     else:
-        _tell_made(options, made)
+        _tell_made(options, made, is_asked_for=made.get("off_by_platform", False) and body.get("enabled", True))
     return 0
 
 
@@ -99,12 +99,12 @@ def _package_in(body: Mapping[str, Any]) -> str:
     return "" if request is None else request.wanted[0]
 
 
-def _tell_made(options: argparse.Namespace, made: Mapping[str, Any]) -> None:
+def _tell_made(options: argparse.Namespace, made: Mapping[str, Any], *, is_asked_for: bool = False) -> None:
+    """`is_asked_for`: the platform has to grant it first."""
     resource: Resource = options.resource
     name = printable(str(made.get(resource.id, options.id)))
     tenant = options.tenant if resource.of_tenant else ""
     where = f" of tenant {tenant}" if tenant else ""
-    is_asked_for = made.get("off_by_platform", False)
     print(f"{'asked for' if is_asked_for else 'created'} {resource.name.removesuffix('s')} {name}{where}", flush=True)
     for member in ("warnings", "problems"):  # what does not keep it from being made
         if made.get(member):

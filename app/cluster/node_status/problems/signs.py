@@ -71,19 +71,18 @@ def of_failures(failures: Iterable[tuple[Key, BackendFailure]], now: float) -> I
             severity = "warning"
         else:
             when = " at its start" if each.before_handshake else ""
-            who = (
-                "A process of"
-                if each.kind != DENIED
-                else "A call of"
-                if each.tool is None
-                else f"The tool {each.tool} of"
-            )
-            words, kind = f"{who} the backend {name} has failed{when}: {each.detail}{often}.", "backend_failed"
+            words, kind = f"{_who(each)} the backend {name} has failed{when}: {each.detail}{often}.", "backend_failed"
             do, severity = each.hint or "Read the end of its stderr under its failures.", "warning"
             if each.kind == NOT_STARTED:  # so it has written nothing
                 do = "Check it: that tries it once more, step by step, and says what failed."
         worst: Severity = "critical" if severity == "critical" else "warning"
         yield Problem(kind, worst, ("backend", name), words, do, ("failures", name), tenant, since)
+
+
+def _who(failed: BackendFailure) -> str:
+    if failed.kind != DENIED:
+        return "A process of"
+    return "A call of" if failed.tool is None else f"The tool {failed.tool} of"
 
 
 def of_processes(processes: Collection[BackendProcess]) -> Iterator[Problem]:
