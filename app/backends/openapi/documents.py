@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin
 
 import anyio
 import anyio.to_thread
@@ -56,7 +56,8 @@ class Documents:
         in sentences. Raises StorageUnavailable."""
         if spec.openapi is None:
             return []
-        sent = [*spec.headers, *(name for name, _ in parse_qsl(urlsplit(spec.url or "").query, keep_blank_values=True))]
+        query = (spec.url or "").partition("?")[2]
+        sent = [*spec.headers, *(name for name, _ in parse_qsl(query, keep_blank_values=True))]
         try:
             api = (await self._apis.of(spec)).api
             return [*api.lacking(sent), *api.notes]
