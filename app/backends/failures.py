@@ -26,9 +26,9 @@ _ALLOWING = (
     "If the tool should have it, a platform administrator can add it to the backend's `sandbox` (`read`, `write`, "
     "`network`)."
 )
-_CHECKING = (
-    "If the tool should have it, check the backend (`trunkline backends check NAME --allow`): that proposes the entry "
-    "of `sandbox.network` which helps, as far as it is known."
+_REACHING = (
+    "If the tool should have it, a platform administrator can name it in the backend's `sandbox.network.allow`, as "
+    "HOST:PORT, or give it `sandbox.network=web`; `trunkline backends check NAME` says which addresses are known."
 )
 _BESIDE_ITSELF = (
     "It writes beside its own program, which no backend may. Give it another place as its README says, mostly by a "
@@ -234,7 +234,7 @@ class FailureLog:
 
 def _way_out(denial: Denial, spec: BackendSpec) -> str:
     if denial.kind == "address":
-        return _CHECKING
+        return _REACHING
     if any(f"{denial.what}/".startswith(f"{each.rstrip('/')}/") for each in spec.sandbox.write):
         return _BY_MODES
     return _BESIDE_ITSELF if spec.installed and denial.what.startswith(f"{spec.installed}/") else _ALLOWING

@@ -175,7 +175,7 @@ def test_what_was_denied_is_counted_by_folder_and_address_and_a_check_is_told_th
         died.denials.note(kind, what)
         log.denied(process(died), died.denials.take_last(), method="tools/call", tool="read", affected=WHO)
     assert [each.detail for each in log.of(SPEC.key)][::-1] == [f"{kind} was denied: {what}" for kind, what in met]
-    assert "--allow" in log.of(SPEC.key)[1].hint
+    assert "network.allow" in log.of(SPEC.key)[1].hint
     assert set(log.denied_addresses(SPEC)) == {"db:5432", "cache:6379"}
     assert log.denied_addresses(replace(SPEC, version=SPEC.version + 1)) == []
 

@@ -42,6 +42,7 @@ FAULTS_OF_THE_SANDBOX = (
     Fault("a check gives a process without a network one", _COMPOSER, "NothingAllowed() if with_deaf_proxy else None", "None", COMPOSER),
     Fault("every process without a network has a proxy", _SANDBOXES, "spec.missed_log is not None and profile", "profile", SANDBOXES),
     Fault("`web` is proposed to who goes around its proxy", _MISSED, "if registered or not (has_proxy or spec.sandbox.has_web):", "if True:", CHECKS),
+    Fault("what a client has asked for is added", _MISSED, 'Missed("address", each, None, 1, None, note=_IN_A_CALL)', "_to(each, 1)", CHECKS),
     Fault("nobody reads what a program cannot resolve", _MISSED, "return named or [Missed(", "return [Missed(", CHECKS),
     Fault("a metadata address is proposed", _MISSED, "return is_metadata(ip_address", "return False and is_metadata(ip_address", CHECKS),
     Fault("who asks for localhost is sent to one of its addresses", _MISSED, "found, port in both and", "found, False and", CHECKS),

@@ -56,8 +56,10 @@ _BY_ITS_WORDS = (
     "Its stderr names it, with the port of https where it names none. It uses no proxy, so `web` would not help."
 )
 _BEFORE_A_CALL = "Its registration names it; a check calls no tool, and it was not asked for yet."
+# Whoever calls a tool can have it ask for any address: nothing of this is added unasked.
 _IN_A_CALL = (
-    "A call of it was denied this, since its registration was changed last; 443 is the port where none was said."
+    "No entry is proposed: a call asked for it, perhaps as its client wished. If the tool should have it, name it in "
+    "`network.allow`; 443 stands where no port was said."
 )
 _IF_PUBLIC = "A name leads to public addresses only, unless its entry names its network: docs/egress.md."
 _NEVER_REACHED = "It is allowed, and never reached: it is the gateway's own, or another backend's."
@@ -376,16 +378,16 @@ def _before_a_call(spec: BackendSpec, reaching: Sequence[str], *, has_failed: bo
     return [Missed("address", what, None, len(reaching), entry, note=_IF_PROXIES)]
 
 
-def _in_calls(spec: BackendSpec, denied: Sequence[str]) -> list[Missed]:
-    """What calls were denied; where they name nothing, the web may help."""
-    places = {each: each if each.rpartition(":")[2].isdecimal() else f"{each}:443" for each in denied}
+def _in_calls(spec: BackendSpec, said: Sequence[str]) -> list[Missed]:
+    """What calls were denied, or what they say of it."""
+    places = {each: each if each.rpartition(":")[2].isdecimal() else f"{each}:443" for each in said}
     named = [each for each in places.values() if _can_be_named(each) and not _is_of_metadata(each)]
-    found = [_to(each, 1, _IN_A_CALL) for each in not_covered(named, spec.sandbox.allow)]
+    denied = not_covered(named, spec.sandbox.allow)
+    found = [Missed("address", each, None, 1, None, note=_IN_A_CALL) for each in denied]
     unnamed = [each for each, place in places.items() if not _can_be_named(place)]
     if found or not unnamed or spec.sandbox.network != "none":
         return found
-    entry = None if _is_node(spec) else {"network": "web"}
-    return [Missed("address", f"unknown (a call says: {unnamed[0]})", None, len(unnamed), entry, note=_IF_PROXIES)]
+    return [Missed("address", f"unknown (a call says: {unnamed[0]})", None, len(unnamed), None, note=_IF_PROXIES)]
 
 
 def _is_of_web(missed: Missed) -> bool:

@@ -323,17 +323,18 @@ def test_who_names_what_it_cannot_resolve_may_reach_that(line, named):
     assert proposals(found(address("names (DNS)"), stderr=(line,))) == [("names (DNS)", {"network": "web"})]
 
 
-def test_what_calls_were_denied_is_proposed_as_well():
+def test_what_calls_were_denied_is_named_and_never_added_unasked():
+    """A client can have a tool ask for anything."""
     missed = found(
         has_failed=False, in_calls=("api.example.com", "10.0.0.7:5432", "169.254.169.254:80", "fetch failed")
     )
     places = ("api.example.com:443", "10.0.0.7:5432")
-    assert proposals(missed) == [(each, {"network": {"allow": [each]}}) for each in places]
+    assert proposals(missed) == [(each, None) for each in places]
+    assert all("network.allow" in str(each.note) for each in missed)
     assert paths(found(has_failed=False, in_calls=places, network=AllowList(places[:1]))) == [places[1]]
     (unnamed,) = found(has_failed=False, in_calls=("fetch failed",))
-    assert proposals([unnamed]) == [("unknown (a call says: fetch failed)", {"network": "web"})]
+    assert proposals([unnamed]) == [("unknown (a call says: fetch failed)", None)]
     assert found(has_failed=False, in_calls=("fetch failed",), network="web") == []
-    assert found(has_failed=False, in_calls=("fetch failed",), command="node")[0].proposal is None
 
 
 def test_who_may_make_no_socket_may_reach_what_its_registration_names():
