@@ -132,9 +132,9 @@ def test_the_charts_are_kept_up_to_date_with_the_last_steps_only(sit_down: Sit, 
     assert found["joined"] == found["whole"]
     assert any(found["joined"]["calls_per_second"])
     assert found["refused"] == [None, None]
-    with page.expect_request(lambda request: request.headers.get("x-renew") == "problems chartlatest", timeout=30_000):
+    with page.expect_request(lambda request: request.headers.get("x-renew") == "problems chartlatest", timeout=60_000):
         pass
-    with page.expect_request(lambda request: request.headers.get("x-renew") == "chartdata", timeout=20_000):
+    with page.expect_request(lambda request: request.headers.get("x-renew") == "chartdata", timeout=60_000):
         page.evaluate(_LATEST_AGAIN)  # at last everything is asked for
 
 
