@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from tests.integration.arena import Arena, Cost, open_arena, percentile
-from tests.integration.gateway import running_gateway, until
+from tests.integration.gateway import Endpoint, running_gateway, until
 from tests.integration.wire import RpcError, Wire, answer, rpc, wire
 
 TIMES, LONG_TIMES = 2, 20
@@ -112,9 +112,9 @@ def dropped(arena: Arena, reason: str) -> float:
     return arena.gateway.metrics().get(f'trunkline_messages_dropped_total{{reason="{reason}"}}', 0.0)
 
 
-async def suffer(arena: Arena, mode: str, times: int) -> Cost:
+async def suffer(arena: Arena, mode: str, endpoint: Endpoint) -> Cost:
     """One attack, from the opening of its session to its end."""
-    row, endpoint = ROWS[mode], arena.endpoint(mode, times, **FIELDS.get(mode, {}))
+    row = ROWS[mode]
     counted = dropped(arena, row.dropped)
     async with arena.attack() as cost, wire(endpoint) as session:
         assert await attack(session) == ("" if row.error else row.text, row.error)
@@ -128,8 +128,12 @@ async def suffer(arena: Arena, mode: str, times: int) -> Cost:
 
 @dataclass
 class Calls:
-    """The bystander's, in seconds, and the most memory that was used meanwhile."""
+    """The bystander's beside servers of this mode, in seconds, and the most memory that was used meanwhile."""
 
+    arena: Arena
+    mode: str
+    times: int
+    endpoint: Endpoint | None = None
     seconds: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
@@ -137,14 +141,20 @@ class Calls:
     def p99(self) -> float:
         return percentile(self.seconds, 0.99)
 
-    async def during(self, arena: Arena, mode: str, times: int, at_least_s: float) -> None:
-        """One session of this mode after the other, for so long; one if no time is given."""
+    async def during(self, at_least_s: float) -> None:
+        """One session after the other, for so long; one if no time is given."""
         lasted_s = 0.0
         while not lasted_s or lasted_s < at_least_s:
-            cost = await suffer(arena, mode, times)
-            self.seconds += [call.seconds for call in arena.calls(cost.began_at, cost.ended_at)]
+            cost = await suffer(self.arena, self.mode, self._server())
+            self.seconds += [call.seconds for call in self.arena.calls(cost.began_at, cost.ended_at)]
             self.peak_bytes = max(self.peak_bytes, cost.peak_bytes)
             lasted_s += cost.ended_at - cost.began_at
+
+    def _server(self) -> Endpoint:
+        """The same for all sessions, unless each of them ends it: then another would have to wait for its start."""
+        if self.endpoint is None or ROWS[self.mode].goes_on is not True:
+            self.endpoint = self.arena.endpoint(self.mode, self.times, **FIELDS.get(self.mode, {}))
+        return self.endpoint
 
 
 @pytest.mark.alone
@@ -156,13 +166,13 @@ async def test_it_hurts_nobody_else(
     arena: Arena, mode: str, times: int, *, full: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With --long also: no more than sessions of a server that behaves, which are opened and closed in the same way."""
-    harmless, attacked = Calls(), Calls()
+    harmless, attacked = Calls(arena, BEHAVES, times), Calls(arena, mode, times)
     if not full:
-        await attacked.during(arena, mode, times, 0.0)
+        await attacked.during(0.0)
         return
     for _ in range(ROUNDS):
-        await harmless.during(arena, BEHAVES, times, ROUND_S)
-        await attacked.during(arena, mode, times, ROUND_S)
+        await harmless.during(ROUND_S)
+        await attacked.during(ROUND_S)
     with capsys.disabled():
         print(
             f"\n{mode}: p99 {harmless.p99 * 1e3:.1f} ms beside a server that behaves, {attacked.p99 * 1e3:.1f} ms "
