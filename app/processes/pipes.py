@@ -5,6 +5,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntFlag
 
-from app.concurrency.loop_share import LoopShare, used_s
+from app.concurrency.loop_share import PIECE_S, LoopShare, used_s
 from app.processes.connection import BackendListener
 from app.protocol.framing import RELEASE_S, Flood, LineBuffer, spared_bytes
 
@@ -277,15 +278,20 @@ class Stdout(ReadEnd):
             self._take_turn()
 
     def _pass_on(self, lines: list[bytes]) -> None:
-        deliver = self._deliver
-        if deliver is None or len(lines) > LINES_A_TURN:
+        deliver, count = self._deliver, len(lines)
+        if deliver is None or count > LINES_A_TURN:
             self._keep(lines)
-        else:
-            for line in lines:
-                try:
-                    deliver(line)
-                except Exception:
-                    logger.exception("Could not handle a line from a backend")
+            return
+        until = used_s() + PIECE_S if count > 1 else math.inf
+        for line in lines:
+            count -= 1
+            try:
+                deliver(line)
+            except Exception:
+                logger.exception("Could not handle a line from a backend")
+            if count and used_s() >= until:  # such lines take long to read
+                self._keep(lines[-count:])
+                return
 
     def _tell_held(self) -> None:
         if self._release is not None:
@@ -359,21 +365,24 @@ class Stdout(ReadEnd):
     def _take_turn(self) -> None:
         self._hands_over_soon = False
         if self._open_transport() is None:
-            self._hand_over(_LAST_LINES)
+            self._hand_over(_LAST_LINES, math.inf)
         elif not self._paused & (Pause.SESSION | Pause.SHARE):
             began = used_s()
             self._hand_over(LINES_A_TURN)
             self._took(used_s() - began)
 
-    def _hand_over(self, count: int) -> None:
-        """Hands over this many of the lines that were kept; goes on soon if there are more."""
-        unheard = self._unheard
+    def _hand_over(self, count: int, within_s: float = PIECE_S) -> None:
+        """Hands over this many of the lines that were kept, or as many as can be read within this time; goes on soon if
+        there are more."""
+        unheard, until = self._unheard, used_s() + within_s
         while unheard and count > 0 and self._listener is not None:
             count -= 1
             try:
                 self._listener.backend_sent(unheard.popleft())
             except Exception:
                 logger.exception("Could not handle a line from a backend")
+            if used_s() >= until:
+                break
         if self._listener is None:
             return
         if unheard:
@@ -428,7 +437,7 @@ class Stdout(ReadEnd):
     def drain(self) -> None:
         super().drain()
         self._tell_held()
-        self._hand_over(_LAST_LINES)
+        self._hand_over(_LAST_LINES, math.inf)
         if self._listener is not None:
             self._unheard.clear()
 

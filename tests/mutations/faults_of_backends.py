@@ -66,6 +66,20 @@ FAULTS_OF_BACKENDS = (
         ("tests/sessions/test_session.py",),
     ),
     Fault(
+        "lines that take long to read are handed over at once",
+        "app/processes/pipes.py",
+        "if count and used_s() >= until:",
+        "if False:",
+        PROCESS,
+    ),
+    Fault(
+        "lines that take long to read are handed over at once after they were kept",
+        "app/processes/pipes.py",
+        "            if used_s() >= until:\n                break\n",
+        "",
+        PROCESS,
+    ),
+    Fault(
         "blank lines cost nothing",
         "app/processes/pipes.py",
         'count = data.count(b"\\n")',

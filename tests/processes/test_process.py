@@ -11,6 +11,7 @@ import anyio
 import psutil
 import pytest
 
+from app.concurrency.loop_share import PIECE_S, used_s
 from app.errors import BackendBusy, BackendExited
 from app.processes.endings import Exit
 from app.processes.pipes import LEAST_LINE_BYTES, LINES_A_TURN, PipeLimits
@@ -203,6 +204,30 @@ async def test_many_short_lines_leave_the_loop_turns_and_stay_in_order(running):
     assert max(after - before for before, after in pairwise(heard)) <= LINES_A_TURN
     await listener.line(1001)
     assert listener.lines[:1001] == [*lines, b"after"]
+
+
+async def test_lines_that_take_long_to_read_leave_the_loop_turns_and_stay_in_order(running, monkeypatch):
+    """As JSON does that only `tolerant` reads."""
+    process, listener = await running.start("echo")
+    stdout, take, lines = process._stdout, listener.backend_sent, [b"%d" % number for number in range(2 * LINES_A_TURN)]
+
+    def slowly(line: bytes) -> None:
+        until = used_s() + PIECE_S
+        while used_s() < until:
+            pass
+        take(line)
+
+    monkeypatch.setattr(listener, "backend_sent", slowly)
+    stdout.listen(listener)
+    for some in (lines[:5], lines[5:]):  # at once, or kept as there are many
+        stdout.data_received(b"\n".join(some) + b"\n")
+        heard = [len(listener.lines)]
+        while len(listener.lines) < int(some[-1]) + 1:
+            await asyncio.sleep(0)
+            heard.append(len(listener.lines))
+        assert heard[0] <= int(some[0]) + 1
+        assert max(after - before for before, after in pairwise(heard)) == 1
+    assert listener.lines == lines
 
 
 async def test_blank_lines_count_as_output_too(running):
