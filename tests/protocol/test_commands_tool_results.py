@@ -5,6 +5,8 @@ from app.protocol.commands import is_tool_error
 
 LONG = b'"content":[{"type":"text","text":"%b"}]' % (b"x" * 1000)
 
+DEEP = b"[" * 5000 + b"]" * 5000  # likewise
+
 
 @pytest.mark.parametrize(
     ("result", "is_error"),
@@ -13,6 +15,9 @@ LONG = b'"content":[{"type":"text","text":"%b"}]' % (b"x" * 1000)
         (b'{"isError" :\ttrue,%b}' % LONG, True),
         (rb'{"isErr\u006fr":true,%b}' % LONG, True),
         (rb'{"isError":true,"half an emoji":"\ud800"}', True),  # which msgspec does not read
+        (rb'{"isErr\u006fr":true,"half an emoji":"\ud800"}', True),
+        (b'{"x":%b,"isError":true}' % DEEP, True),
+        (b'{"x":%b}' % DEEP, False),
         (b'{"isError":false,%b}' % LONG, False),
         (rb'{"structuredContent":{"isError":true},"text":"\"isError\":true"}', False),  # elsewhere
         (b'{"isError":1}', False),
