@@ -154,7 +154,16 @@ def test_nothing_in_a_url_breaks_out_of_a_configuration():
 
 @pytest.mark.parametrize(
     "base",
-    ["gw.example.com", "ftp://gw", "https://", "https://u:p@gw", "https://gw?x=1", "https://gw#a", "https://g w"],
+    [
+        "gw.example.com",
+        "ftp://gw",
+        "https://",
+        "https://u:p@gw",
+        "https://gw?x=1",
+        "https://gw#a",
+        "https://g w",
+        "https://gw:65536",
+    ],
 )
 def test_a_wrong_address_is_refused(base):
     with pytest.raises(InvalidRequest):

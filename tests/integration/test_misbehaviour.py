@@ -151,7 +151,7 @@ class Calls:
             lasted_s += cost.ended_at - cost.began_at
 
     def _server(self) -> Endpoint:
-        """The same for all sessions, unless each of them ends it: then another would have to wait for its start."""
+        """The same for all sessions, unless they end its process: starts of one that dies often are delayed."""
         if self.endpoint is None or ROWS[self.mode].goes_on is not True:
             self.endpoint = self.arena.endpoint(self.mode, self.times, **FIELDS.get(self.mode, {}))
         return self.endpoint

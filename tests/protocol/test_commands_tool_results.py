@@ -4,8 +4,7 @@ import pytest
 from app.protocol.commands import is_tool_error
 
 LONG = b'"content":[{"type":"text","text":"%b"}]' % (b"x" * 1000)
-
-DEEP = b"[" * 5000 + b"]" * 5000  # likewise
+DEEP = b"[" * 5000 + b"]" * 5000  # msgspec does not read it
 
 
 @pytest.mark.parametrize(

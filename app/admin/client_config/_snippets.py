@@ -97,7 +97,8 @@ def endpoint(base: str, tenant: str, backend: str) -> str:
     """
     try:
         parts = urlsplit(base)
-    except ValueError:  # a bracket that is not closed
+        _ = parts.port
+    except ValueError:  # a bracket that is not closed; or a port over 65535, of which connections take the remainder
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in base:
         raise InvalidRequest(f"{base[:200]!r} is not an http or https URL like https://gw.example.com", field="url")
