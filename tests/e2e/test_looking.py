@@ -134,6 +134,7 @@ def test_the_charts_are_kept_up_to_date_with_the_last_steps_only(sit_down: Sit, 
     assert found["refused"] == [None, None]
     with page.expect_request(lambda request: request.headers.get("x-renew") == "problems chartlatest", timeout=60_000):
         pass
+    page.wait_for_function("document.getElementById('chartlatest').textContent.trim()")  # its answer is there
     with page.expect_request(lambda request: request.headers.get("x-renew") == "chartdata", timeout=60_000):
         page.evaluate(_LATEST_AGAIN)  # at last everything is asked for
 

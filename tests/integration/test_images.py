@@ -50,10 +50,12 @@ async def test_nothing_is_left_of_a_node_that_was_killed_when_the_next_one_is_re
     tmp_path: Path, engine: StandIn
 ) -> None:
     data = tmp_path / "data"
+    # Like a container of a real engine it goes on when nobody is there any more.
+    engine.add("localhost/stays", "sh", "-c", '"$@"; exec sleep 600', "sh", *ECHO)
     for _ in range(5):
         with running_gateway(data, CONTAINER_ENGINE=engine.name) as gateway:
             assert engine.containers == []
-            endpoint = gateway.endpoint(LINE)
+            endpoint = gateway.endpoint([*LINE[:-1], "localhost/stays"])
             async with AsyncExitStack() as stack:
                 for number in range(4):
                     session = await stack.enter_async_context(wire(endpoint))

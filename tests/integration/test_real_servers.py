@@ -5,6 +5,7 @@ and work once it is there.
 """
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,14 +22,15 @@ from tests.integration.gateway import Endpoint, Gateway, running_gateway
 from tests.integration.servers import python_client
 
 NPM = "../integration/real_servers"  # beside the folders of tests/clients
-DATA = "{data}"
+DATA, PLACE = "{data}", "{place}"
 WEB = {"network": "web"}
 
 
 @dataclass(frozen=True)
 class Server:
     """A server: `packages` of a Python environment, or a `package` of the npm folder. `needs`: which entry `:check`
-    proposes; `call`: a tool with its arguments. {data} is a directory of the machine."""
+    proposes; `call`: a tool with its arguments. {data} is a directory of the machine, {place} where something listens
+    there, without an answer."""
 
     program: str
     packages: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ SERVERS = {
     "everything": Server("mcp-server-everything", (), (), WEB, ("echo", {"message": "hello"})),
     "sequential-thinking": Server("mcp-server-sequential-thinking"),
     "postgres": Server(
-        "mcp-server-postgres", (), ("postgresql://127.0.0.1:9/none",), {"network": {"allow": ["127.0.0.1:9"]}}
+        "mcp-server-postgres", (), (f"postgresql://{PLACE}/none",), {"network": {"allow": [PLACE]}}
     ),
     "context7": Server("context7-mcp", needs=WEB),
     "notion": Server("notion-mcp-server"),
@@ -95,13 +97,22 @@ def data() -> Iterator[Path]:
         yield Path(made)
 
 
-def filled(value: Any, data: Path) -> Any:
-    """The value with the directory in it."""
+@pytest.fixture
+def here(data: Path) -> Iterator[dict[str, str]]:
+    """What stands for what in a `Server`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield {DATA: str(data), PLACE: f"127.0.0.1:{listener.getsockname()[1]}"}
+
+
+def filled(value: Any, here: Mapping[str, str]) -> Any:
+    """The value with what is here in it."""
     if isinstance(value, str):
-        return value.replace(DATA, str(data))
+        for mark, text in here.items():
+            value = value.replace(mark, text)
+        return value
     if isinstance(value, Mapping):
-        return {name: filled(each, data) for name, each in value.items()}
-    return [filled(each, data) for each in value]
+        return {name: filled(each, here) for name, each in value.items()}
+    return [filled(each, here) for each in value]
 
 
 async def talk(endpoint: Endpoint, call: tuple[str, Mapping[str, Any]] | None) -> int:
@@ -120,18 +131,18 @@ async def talk(endpoint: Endpoint, call: tuple[str, Mapping[str, Any]] | None) -
 @pytest.mark.timeout(3 * environments.INSTALL_S)  # the first run installs
 @pytest.mark.parametrize("name", SERVERS)
 async def test_a_real_server_runs_in_its_sandbox_and_what_it_needs_is_named(
-    gateway: Gateway, name: str, data: Path
+    gateway: Gateway, name: str, data: Path, here: dict[str, str]
 ) -> None:
     server = SERVERS[name]
     command = server.command()
     if isinstance(command, Unavailable):
         pytest.skip(command.reason)
     subprocess.run(["git", "init", "--quiet", str(data)], check=True)
-    endpoint = gateway.endpoint([str(command), *filled(server.args, data)])
+    endpoint = gateway.endpoint([str(command), *filled(server.args, here)])
     backend = f"/tenants/{endpoint.tenant}/backends/{endpoint.name}"
     found = gateway.api("POST", f"{backend}:check")
     if server.needs:
-        needs = filled(server.needs, data)
+        needs = filled(server.needs, here)
         # Whether `web` helps a server in Node depends on its version: then it is only named.
         is_proposed = needs in [each["proposal"] for each in found["missed"]]
         assert is_proposed or (not server.packages and "Node" in str([each["note"] for each in found["missed"]])), found
@@ -139,4 +150,4 @@ async def test_a_real_server_runs_in_its_sandbox_and_what_it_needs_is_named(
     else:
         assert found["ok"], found
         assert not found["missed"]
-    assert await talk(endpoint, server.call and (server.call[0], filled(server.call[1], data))) > 0
+    assert await talk(endpoint, server.call and (server.call[0], filled(server.call[1], here))) > 0
