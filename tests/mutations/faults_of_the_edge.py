@@ -222,8 +222,15 @@ FAULTS_OF_THE_EDGE = (
     Fault(
         "what a stranger sends is parsed as it comes",
         "app/http/edge/http_protocol.py",
-        "if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:",
+        "if self._may_go_at_once(nbytes) or protocol.is_let_in:",
         "if True:",
+        READS,
+    ),
+    Fault(
+        "a stranger's small pieces are parsed as they come",
+        "app/http/edge/http_protocol.py",
+        "self._at_once_bytes += max(nbytes, PIECE_COST_BYTES)",
+        "self._at_once_bytes = nbytes",
         READS,
     ),
     Fault(

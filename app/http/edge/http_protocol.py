@@ -43,10 +43,12 @@ from app.http.scope import AT_ONCE, BY_NODE, LEFT, LET_IN, WHEN_GONE
 # When a connection is read: not while requests of it wait, and unauthenticated clients in turn.
 #
 # The event loop reads up to 256 KB at once, up to 32 times per connection before the next one; parsing that much in
-# small chunks takes a second. So an unauthenticated connection is read one piece at a time, and a piece that is more
-# than an ordinary request waits for its turn, like the requests of such clients.
+# small chunks takes a second. So an unauthenticated connection is read one piece at a time, and what is more than an
+# ordinary request in a second waits for its turn, like the requests of such clients. While it waits, small pieces
+# become a large one, which costs as much to read as each of them.
 
-AT_ONCE_BYTES = 2 << 10  # parsed without waiting: an ordinary request
+AT_ONCE_BYTES = 2 << 10  # of a connection between two sweeps, parsed without waiting: an ordinary request
+PIECE_COST_BYTES = 512  # what a smaller piece counts as
 
 
 def unread_bytes(transport: asyncio.Transport) -> int:
@@ -107,6 +109,7 @@ class StrangersReader(asyncio.BufferedProtocol):
     def __init__(self, protocol: Parsing, among: Connections) -> None:
         self._protocol, self._among = protocol, among
         self._in_line = b""  # what was read and waits for its turn
+        self._at_once_bytes, self._counted_at = 0, among.now
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """One buffer for all connections; `buffer_updated` copies what was read."""
@@ -114,12 +117,19 @@ class StrangersReader(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data, protocol = bytes(self._among.read_into[:nbytes]), self._protocol
-        if nbytes <= AT_ONCE_BYTES or protocol.is_let_in:
+        if self._may_go_at_once(nbytes) or protocol.is_let_in:
             protocol.data_received(data)
         else:
             self._in_line = data
             protocol.flow.stand_in_line()
             self._among.take_turns(self._parse)
+
+    def _may_go_at_once(self, nbytes: int) -> bool:
+        now = self._among.now  # the time of the last sweep
+        if self._counted_at != now:
+            self._at_once_bytes, self._counted_at = 0, now
+        self._at_once_bytes += max(nbytes, PIECE_COST_BYTES)
+        return self._at_once_bytes <= AT_ONCE_BYTES
 
     def _parse(self) -> None:
         data, self._in_line = self._in_line, b""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.http.edge.connections import PIECE_BYTES, TURNS_PER_ROUND, Connections
-from app.http.edge.http_protocol import AT_ONCE_BYTES, Reading, StrangersReader
+from app.http.edge.http_protocol import AT_ONCE_BYTES, PIECE_COST_BYTES, Reading, StrangersReader
 
 LONG = bytes(AT_ONCE_BYTES + 1)
 
@@ -113,6 +113,23 @@ async def test_an_ordinary_request_and_what_guests_send_do_not_wait(among: Conne
     guest.is_let_in = True
     guest.read(bytes(PIECE_BYTES))
     assert (stranger.parsed, guest.parsed) == ([LONG[1:]], [bytes(PIECE_BYTES)])
+
+
+async def test_pieces_of_a_stranger_that_together_are_more_than_a_request_wait_until_the_next_sweep(
+    among: Connections,
+) -> None:
+    stranger = Parser(among)
+    small = bytes(1)
+    for _ in range(AT_ONCE_BYTES // PIECE_COST_BYTES):
+        stranger.read(small)
+    assert len(stranger.parsed) == AT_ONCE_BYTES // PIECE_COST_BYTES
+    stranger.read(small)
+    assert not stranger.line.is_read
+    await asyncio.sleep(0)
+    assert len(stranger.parsed) == AT_ONCE_BYTES // PIECE_COST_BYTES + 1
+    among.now += 1.0
+    stranger.read(LONG[1:])
+    assert stranger.parsed[-1] == LONG[1:]
 
 
 async def test_the_buffer_of_all_is_read_into_again_at_once(among: Connections) -> None:
