@@ -28,6 +28,7 @@ KINDS = (
 )  # fmt: skip
 GROWTH_MIB = 32
 TIMES_SLOWER = 3.0
+CALM_S = 10.0
 SECONDS = float(os.environ.get("TRUNKLINE_TEST_STRANGERS_S", "30"))
 RECOVERED_S = 15.0
 SPARE = 16  # descriptors: of the visitor of the moment, its process, the database's files
@@ -108,7 +109,7 @@ async def dose(gateway: Gateway, kinds: str, number: int, seconds: float) -> dic
     clients, others = gateway.endpoint(ECHO), gateway.endpoint(ECHO)
     with honest(clients, 4) as measured:
         before = Resources(gateway)
-        await anyio.sleep(seconds)
+        await anyio.sleep(min(seconds, CALM_S))
         began_at = time.monotonic()
         with strangers(kinds, others, number, seconds + 60):
             started_at, most = time.monotonic(), 0.0
