@@ -1,7 +1,7 @@
 """A backend that misbehaves hurts nobody but its own session: docs/misbehaving-backends.md, row by row.
 
-A bystander of another tenant calls all the while. `--long` does ten times as much of everything, for some rounds, and
-compares the bystander's time with that of the last rounds beside a server that behaves.
+A bystander of another tenant calls all the while. `--long` does ten times as much of everything, again and again for
+some seconds, and compares the bystander's time with that of the last rounds beside a server that behaves.
 """
 
 import time
