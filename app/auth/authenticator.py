@@ -135,6 +135,12 @@ Facts = Mapping[str, object]  # why a credential was refused; its `failure` is o
 # They contain nothing of what was sent: it may be a password.
 _MISSING: Facts = {"failure": "missing", "rule": "form", "expected": "one Authorization header", "actual": "none"}
 _SCHEME: Facts = {"failure": "scheme", "rule": "form", "expected": "Bearer", "actual": "another scheme"}
+_FOR_ENDPOINTS: Facts = {
+    "failure": "audience",
+    "rule": "audience",
+    "expected": "a key, or a token of an issuer",
+    "actual": "a token for MCP endpoints",
+}
 _MALFORMED: Facts = {
     "failure": "malformed",
     "rule": "form",
@@ -186,6 +192,19 @@ class Switches(Protocol):
         """Raises Disabled: the principal, its key or its tenant is switched off."""
 
 
+class OwnTokens(Protocol):
+    """Access tokens of tenants' own authorization servers (`authorization.access_tokens.OwnTokens`)."""
+
+    def is_own(self, text: str) -> bool:
+        """Whether a token says that it is one of these."""
+
+    async def verify(self, text: str) -> Principal:
+        """The principal of a token. Raises CredentialRefused, StorageUnavailable."""
+
+    async def confirm(self, principal: Principal) -> None:
+        """Checks that what it stands on goes on. Raises as `verify`."""
+
+
 class Authenticator:
     """Authenticates requests. Used from the event loop's thread only."""
 
@@ -197,6 +216,7 @@ class Authenticator:
         wall_clock: Callable[[], float] = time.time,
         *,
         tokens: Tokens | None = None,
+        own: OwnTokens | None = None,
         tries: Tries | None = None,
         storage: Storage | None = None,
         switches: Switches | None = None,
@@ -205,7 +225,7 @@ class Authenticator:
     ) -> None:
         self._storage = storage or Storage(is_away=lambda: False, trail_age_s=lambda: math.inf)
         self._keys, self._tokens, self._clock, self._wall_clock = keys, tokens, clock, wall_clock
-        self._tries, self._switches = tries, switches
+        self._own, self._tries, self._switches = own, tries, switches
         self._has_stood_still, self._believes_watch_at = has_stood_still, -math.inf
         self._failures = {reason: failures.labels(reason) for reason in REASONS}
         self._known: dict[bytes, tuple[Principal, float]] = {}  # both by a digest
@@ -246,13 +266,13 @@ class Authenticator:
         self.doubt_after_standstill()
         principal = self.remembered(header_value, None if target is None else lambda: target)
         if principal is not None:
-            return principal
+            return self._for(principal, target)
         match = _bearer(header_value) if len(header_value) <= MAX_CREDENTIAL_BYTES else None
         if match is None:
             with self._trying(address):
                 raise self._refusal(_form_of(header_value))
         key, verify = self._way(header_value, match[1].decode("ascii"), target)
-        return await self._verify_once(key, address, verify)
+        return self._for(await self._verify_once(key, address, verify), target)
 
     async def authenticate_again(self, header_value: bytes, target: Target | None = None) -> Principal:
         """As `authenticate`, by the database instead of by what is remembered: for what goes on after its request."""
@@ -261,15 +281,23 @@ class Authenticator:
             raise self._refusal(_form_of(header_value))
         _, verify = self._way(header_value, match[1].decode("ascii"), target)
         try:
-            return await self._verified(verify)
+            return self._for(await self._verified(verify), target)
         except (CredentialRefused, Disabled) as refusal:
             raise self._refusal(refusal if isinstance(refusal, Disabled) else refusal.facts) from None
 
+    def _for(self, principal: Principal, target: Target | None) -> Principal:
+        """The principal, unless a token of our own was sent to anything but an MCP endpoint. Raises Unauthenticated."""
+        if principal.grant and (target is None or not target.backend):
+            raise self._refusal(_FOR_ENDPOINTS)
+        return principal
+
     def _way(self, header_value: bytes, text: str, target: Target | None) -> tuple[bytes, _Verify]:
         """By which a credential is remembered, and how it is verified: it is a key, or a token."""
-        keys, tokens, digest = self._keys, self._tokens, sha256(header_value).digest()
+        keys, tokens, own, digest = self._keys, self._tokens, self._own, sha256(header_value).digest()
         if tokens is None or target is None or text.startswith(PREFIX) or "." not in text:
             return digest, lambda: keys.verify(text)
+        if own is not None and own.is_own(text):
+            return digest, lambda: own.verify(text)  # its scopes say what it is for
         return _of_token(digest, target), lambda: tokens.verify(text, target)
 
     async def confirm(self, principal: Principal) -> None:
@@ -307,7 +335,9 @@ class Authenticator:
             return  # without a query: a database that hangs would delay it
         revoked = self.watch.count
         try:
-            if principal.issuer == KEY_ISSUER:
+            if principal.grant and self._own is not None:
+                await self._own.confirm(principal)
+            elif principal.issuer == KEY_ISSUER:
                 await self._keys.confirm(principal)
             elif self._tokens is not None:
                 await self._tokens.confirm(principal)
@@ -326,6 +356,10 @@ class Authenticator:
     def forget(self, identity: tuple[str, str, str]) -> None:
         """The credentials of this identity must be looked up again."""
         self._forget(lambda principal: principal.identity == identity)
+
+    def forget_grants(self, tenant: str) -> None:
+        """Tokens of the tenant's own authorization server must be looked up again."""
+        self._forget(lambda principal: principal.tenant == tenant and bool(principal.grant))
 
     def forget_everything(self) -> None:
         """All credentials must be looked up again. Public keys of issuers are kept."""

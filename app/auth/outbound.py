@@ -14,13 +14,15 @@ import anyio
 import httpx2
 
 from app.auth.outbound_proxy import NodeProxy, client_context
-from app.auth.outbound_urls import FetchFailed, OutboundUrl, Policy, UrlRefused
+from app.auth.outbound_urls import FetchFailed, FetchRefused, OutboundUrl, Policy, UrlRefused
 from app.text.public_addresses import Address, Network
 
 DEADLINE_S = 5.0  # for all of it: name, connection, document
 CONNECT_S = 2.0  # leaves time for a second address
 MAX_BYTES, MAX_CHUNKS = 2**20, 4096  # of a document; a parser takes its time for each chunk, however short
 MAX_ADDRESSES = 4  # of one name that are tried
+
+_REFUSALS = frozenset({400, 401})  # of a token endpoint (RFC 6749, 5.2)
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
@@ -55,7 +57,7 @@ class Outbound:
         return await self._ask(text, None)
 
     async def post(self, text: str, form: Mapping[str, str]) -> bytes:
-        """The answer to a form. Raises as `get`."""
+        """The answer to a form. Raises as `get`; FetchRefused where the host says why not."""
         return await self._ask(text, urlencode(form).encode())
 
     async def _ask(self, text: str, form: bytes | None) -> bytes:
@@ -120,6 +122,9 @@ class Outbound:
                 extensions={"sni_hostname": url.host},  # also the name that the certificate must have
             ) as response,
         ):
+            if form is not None and response.status_code in _REFUSALS:
+                body = await _body(response)
+                raise FetchRefused(f"the answer is HTTP {response.status_code}", body)
             return await _document(response)
 
 
@@ -133,6 +138,10 @@ async def _document(response: httpx2.Response) -> bytes:
         raise FetchFailed(f"the answer is HTTP {response.status_code}; redirects are not followed")
     if response.headers.get("content-encoding", "identity") != "identity":
         raise FetchFailed("the answer has a Content-Encoding, which was not requested")
+    return await _body(response)
+
+
+async def _body(response: httpx2.Response) -> bytes:
     chunks, size = [], 0
     async for chunk in response.aiter_raw():
         size += len(chunk)

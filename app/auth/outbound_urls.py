@@ -21,6 +21,14 @@ class FetchFailed(Exception):
         self.setting = setting
 
 
+class FetchRefused(FetchFailed):
+    """The host answers that it will not: with HTTP 400 or 401, and this body."""
+
+    def __init__(self, message: str, body: bytes) -> None:
+        super().__init__(message)
+        self.body = body
+
+
 class UrlRefused(FetchFailed):
     """The URL may not be fetched."""
 

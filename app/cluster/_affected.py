@@ -16,6 +16,7 @@ class Kind(StrEnum):
     TENANT_GONE = "tenant gone"  # tenant; another one may have its name already
     PRINCIPAL = "principal"  # tenant, issuer, subject; keys too
     ISSUER = "issuer"  # tenant, issuer
+    GRANTS = "grants"  # tenant
     WRITINGS = "writings"  # tenant
     EVERYTHING = "everything"
 
@@ -50,6 +51,8 @@ def affected_by(act: Act) -> Affected | None:
             return Affected(Kind.PRINCIPAL, (act.tenant, issuer, subject))
         case ["issuer", "create" | "change" | "delete"]:
             return Affected(Kind.ISSUER, (act.tenant, act.detail))
+        case ["connection", "end"] | ["client", "change" | "delete"]:
+            return Affected(Kind.GRANTS, (act.tenant,))
         case ["guide" | "recipe", "create" | "change" | "delete"]:
             return Affected(Kind.WRITINGS, (act.tenant,))
     return None

@@ -165,6 +165,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         streams=streams,
         parked=session.connection.rest == "parked",
         made=session.spec.made,
+        grant=principal.grant,
     )
 
 

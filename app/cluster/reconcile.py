@@ -10,6 +10,7 @@ from app.cluster.node_status.change_effects import ChangeEffects, Identity
 from app.domain import KEY_ISSUER, BackendSpec, is_name
 from app.errors import NotFound
 from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.backends import BackendRepository
@@ -33,8 +34,9 @@ class Reconciler:
         keys: ApiKeyRepository,
         issuers: IssuerRepository,
         switches: SwitchRepository,
+        connections: ConnectionRepository,
     ) -> None:
-        self._find, self._switches = find, switches
+        self._find, self._switches, self._connections = find, switches, connections
         self._local, self._backends, self._tenants, self._keys, self._issuers = local, backends, tenants, keys, issuers
 
     async def compare(self, affected: Affected) -> Collection[Affected]:
@@ -53,6 +55,8 @@ class Reconciler:
             case Affected(Kind.ISSUER, (tenant, issuer)):
                 if await self._issuers.find(tenant, issuer) is None:
                     self._local.issuer_changed(tenant, issuer)
+            case Affected(Kind.GRANTS, (tenant,)):
+                await self._compare_grants(tenant)
             case Affected(Kind.EVERYTHING):
                 return await self._compare_everything()
         return ()
@@ -75,6 +79,11 @@ class Reconciler:
         self._local.tenant_changed(tenant)
         for spec in warm:
             self._configure(spec)
+        await self._compare_grants(name)  # it may have no authorization server any more
+
+    async def _compare_grants(self, tenant: str) -> None:
+        grants = self._local.grants(tenant)
+        self._local.grants_over(tenant, await self._connections.standing(tenant, grants, datetime.now(UTC)))
 
     async def _compare_identities(self, identities: Collection[Identity]) -> None:
         """Does not look at tenants."""
@@ -101,6 +110,7 @@ class Reconciler:
         tenants = {key[0] for key in keys} | self._local.inspected() | tenants_off ^ self._local.tenants_off.keys()
         return [
             *(Affected(Kind.ISSUER, issuer) for issuer in issuers),
+            *(Affected(Kind.GRANTS, (tenant,)) for tenant in {identity[0] for identity in self._local.identities()}),
             *(Affected(Kind.TENANT, (tenant,)) for tenant in tenants),
             *(Affected(Kind.BACKEND, key) for key in keys),
         ]

@@ -25,11 +25,12 @@ from app.domain.resources.backends import (
     Transport,
 )
 from app.domain.resources.fields import DERIVED, NAME_PATTERN, NAME_RULE, Id, Reason, stored
-from app.domain.resources.tenants import InspectionMode, Limits, RegistryMode, Tenant
+from app.domain.resources.tenants import InspectionMode, Limits, RegistryMode, SignIn, Tenant
 
 DEFAULT_TENANT = "default"
 KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
-_is_mark = re.compile(r"key|cli|uid ?[0-9]*").fullmatch
+CLIENT_ISSUER = "client"  # ... of a client that has connected by itself
+_is_mark = re.compile(r"key|cli|client|uid ?[0-9]*").fullmatch
 _is_name = re.compile(NAME_PATTERN.strip("^$")).fullmatch
 _is_home = re.compile(NAME_PATTERN.strip("^$") + r"(\.[0-9a-f]{1,16})?").fullmatch
 
@@ -51,7 +52,7 @@ def is_home(text: str) -> bool:
 
 def is_own_mark(text: str) -> bool:
     """Whether it reads like a name that the gateway itself uses for who has done something: `key`, the issuer of API
-    keys; `cli`, the command line; `uid 0`, who used it. No issuer may have such a name."""
+    keys; `client`, that of clients; `cli`, the command line; `uid 0`, who used it. No issuer may have such a name."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return _is_mark(plain) is not None
 
@@ -77,7 +78,8 @@ class Principal:
     """Who sends a request. Credentials with the same `identity` are the same caller; a token's bytes do not matter.
 
     For an API key `issuer` is "key" and `subject` the key's id. At `expires_at` (Unix time) the credential expires, and
-    what was opened with it ends.
+    what was opened with it ends. `grant`: on what a token of our own stands, the id of a Connection, or CLIENT_GRANT
+    and the name of a client; such a token is for MCP endpoints only.
     """
 
     tenant: str
@@ -85,6 +87,7 @@ class Principal:
     subject: str
     scopes: frozenset[str]
     expires_at: float | None = None
+    grant: str = ""
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -122,8 +125,8 @@ class ServedTenants:
 
 @dataclass(frozen=True, slots=True)
 class SignInClient:
-    """The gateway as a client of an issuer (OpenID Connect, authorization code with PKCE, no secret). `token`: which of
-    the tokens that it gets is the credential."""
+    """The gateway as a client of an issuer (OpenID Connect, authorization code with PKCE). `token`: which of the tokens
+    that it gets is the credential. It has a secret where `Issuer.sealed_client_secret` is one."""
 
     client_id: str
     scope: str
@@ -153,6 +156,7 @@ class Issuer:
     version: int = 1
     tenants: ServedTenants | None = field(default=None, metadata=DERIVED)
     sign_in: SignInClient | None = None
+    sealed_client_secret: bytes | None = field(default=None, repr=False)
 
     def opens(self) -> frozenset[str]:
         """The tenants that its tokens give access to."""
@@ -161,6 +165,43 @@ class Issuer:
     def seen_from(self, tenant: str) -> "Issuer":
         """The same issuer, as another tenant may see it: without the values for other tenants."""
         return self if self.tenants is None else replace(self, tenants=self.tenants.within(tenant))
+
+
+CLIENT_GRANT = "client "  # no id has a space
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a person has allowed a client (an authorization): from its code, then from refresh tokens, come the access
+    tokens that stand on it. Neither is stored: both are derived from `id` and `turn`.
+
+    `backend`: for which endpoint, "" for all of the tenant. `scopes`: what the person may connect to, narrowed to that.
+    `turn`: 0 while the code waits, then how many refresh tokens there were, the last one since `turned_at`. `sealed` is
+    the refresh token of the person's own provider, which was `asked_at`.
+    """
+
+    id: Id
+    tenant: str
+    client_id: Annotated[str, stored(1000)]
+    client_title: Annotated[str, stored(200)]
+    issuer: Annotated[str, stored(512)]
+    subject: Annotated[str, stored(255)]
+    backend: Annotated[str, stored(63)]
+    scopes: frozenset[str]
+    base_url: Annotated[str, stored(1000)] = field(repr=False)  # under which the client reaches the gateway
+    redirect_uri: Annotated[str, stored(1000)] = field(repr=False)
+    challenge: Annotated[str, stored(43)] = field(repr=False)
+    created_at: datetime
+    turned_at: datetime
+    ends_at: datetime
+    turn: int = 0
+    sealed: bytes | None = field(default=None, repr=False)
+    asked_at: datetime | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """As that of the person's Principal."""
+        return (self.tenant, self.issuer, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +224,9 @@ class ApiKey:
 
 
 __all__ = [
-    "DEFAULT_TENANT", "HOME_WORD", "KEY_ISSUER", "NAME_PATTERN", "NAME_RULE", "ApiKey", "BackendSpec", "Guarantee",
-    "InspectionMode", "Issuer", "Limits", "Member", "Network", "Package", "Principal", "ProcessLimits", "RegistryMode",
-    "Rest", "Sandbox", "Scope", "Selection", "ServedTenants", "SignInClient", "Tenant", "TenantGrant", "Timeouts",
-    "Toolset", "Transport", "home_of", "is_home", "is_name", "is_own_mark", "public_id",
+    "CLIENT_GRANT", "CLIENT_ISSUER", "DEFAULT_TENANT", "HOME_WORD", "KEY_ISSUER", "NAME_PATTERN", "NAME_RULE", "ApiKey",
+    "BackendSpec", "Connection", "Guarantee", "InspectionMode", "Issuer", "Limits", "Member", "Network", "Package",
+    "Principal", "ProcessLimits", "RegistryMode", "Rest", "Sandbox", "Scope", "Selection", "ServedTenants", "SignIn",
+    "SignInClient", "Tenant", "TenantGrant", "Timeouts", "Toolset", "Transport", "home_of", "is_home", "is_name",
+    "is_own_mark", "public_id",
 ]  # fmt: skip

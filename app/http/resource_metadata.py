@@ -3,15 +3,16 @@
 Public, so it does not tell whether a backend exists, nor a missing tenant from one without issuers.
 """
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from app.auth.tokens import Target
 from app.concurrency.single_flight import SingleFlight
-from app.domain import Scope, is_name
+from app.domain import NAME_PATTERN, Scope, is_name
 from app.errors import Forbidden, NotFound, RateLimited, StorageUnavailable, Unauthenticated
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
@@ -23,6 +24,9 @@ REMEMBER_S = 2.0
 MAX_REMEMBERED = 1000  # tenants, each with at most ten issuers
 
 AuthorizationServers = Callable[[str], Awaitable[Sequence[str]]]  # the issuers of a tenant
+
+_NAME = NAME_PATTERN.strip("^$")
+_endpoint = re.compile(rf"/t/({_NAME})/({_NAME})/(?:mcp|sse)/?").fullmatch
 
 router = APIRouter(include_in_schema=False)
 
@@ -70,16 +74,23 @@ class Remembered:
         return servers if until > self._clock() else None
 
 
-@router.get(PREFIX + "/t/{tenant}/{backend}/mcp")
-async def resource_metadata(request: Request, tenant: str, backend: str) -> JSONResponse:
-    """The protected resource metadata of this endpoint."""
-    if not (is_name(tenant) and is_name(backend)):
+@router.get(PREFIX + "/{place:path}")
+async def resource_metadata(request: Request) -> JSONResponse:
+    """The protected resource metadata of this endpoint, in the spelling that the client was given: it compares."""
+    base_url: str = request.scope[BASE_URL]
+    asked = (request.scope.get("raw_path") or request.scope["path"].encode()).decode("latin-1").removeprefix(PREFIX)
+    # Clients put the path of the gateway's URL, which a proxy strips, between the well-known name and the endpoint's.
+    path = asked.removeprefix(urlsplit(base_url).path)
+    match = _endpoint(path)
+    if match is None:
         raise NotFound("There is nothing at this address")
+    tenant, backend = match.groups()
     remembered: Remembered = request.app.state.authorization_servers
     servers = await remembered.of(tenant, limited_address(client_address(request.scope)))
+    urls = [base_url + each if each.startswith("/") else each for each in servers]
     content = {
-        "resource": Target(tenant, backend, request.scope[BASE_URL]).resource,
-        **({"authorization_servers": list(servers)} if servers else {}),  # RFC 9728, 3.2: no empty arrays
+        "resource": base_url + path,
+        **({"authorization_servers": urls} if urls else {}),  # RFC 9728, 3.2: no empty arrays
         "scopes_supported": [Scope.CONNECT],
         "bearer_methods_supported": ["header"],
         "resource_name": f"{backend} of {tenant}",
@@ -88,13 +99,13 @@ async def resource_metadata(request: Request, tenant: str, backend: str) -> JSON
     return JSONResponse(content, headers={"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"})
 
 
-def challenge(error: Unauthenticated | Forbidden, target: Target, *, can_sign_in: bool) -> bytes:
-    """The WWW-Authenticate header with which an MCP endpoint refuses a request. Only where clients can get a token does
-    it lead there: elsewhere the key is wrong, and nothing but another key helps."""
-    # The names come from the path and go into a header: only well-formed ones may.
-    is_ours = is_name(target.tenant) and is_name(target.backend)
-    url = f"{target.base_url}{PREFIX}/t/{target.tenant}/{target.backend}/mcp"
-    where = f'resource_metadata="{url}"' if is_ours and can_sign_in else ""
+def challenge(error: Unauthenticated | Forbidden, base_url: str, path: str, *, can_sign_in: bool) -> bytes:
+    """The WWW-Authenticate header with which the MCP endpoint at this path refuses a request. Only where clients can
+    get a token does it lead there: elsewhere the key is wrong, and nothing but another key helps."""
+    path = path.replace("/messages", "/sse")  # whose address the client was given
+    # The path goes into a header: only a well-formed one may.
+    is_ours = _endpoint(path) is not None
+    where = f'resource_metadata="{base_url}{PREFIX}{path}"' if is_ours and can_sign_in else ""
     scope = f'scope="{Scope.CONNECT}"'
     if isinstance(error, Forbidden):
         words = ['error="insufficient_scope"', scope, where]

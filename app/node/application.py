@@ -14,7 +14,7 @@ from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
 from app.console.site import Site
-from app.http import health, problems, resource_metadata
+from app.http import authorization, health, problems, resource_metadata
 from app.http import registry as registries
 from app.http.hosts import HostPolicy
 from app.http.pages import pages
@@ -33,6 +33,7 @@ from app.http.transports.sessionless_http import SessionlessHttp
 from app.http.transports.streamable_http import StreamableHttp
 from app.limits.caller_rates import RateLimiter
 from app.node.gateway import Gateway
+from app.node.parts.authorization import authorization_servers
 from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
 from app.storage.access.console_sessions import ConsoleSessionRepository
@@ -57,6 +58,7 @@ def build_api() -> FastAPI:
     app.include_router(build_router(), prefix=PREFIX)
     app.include_router(health.router)
     app.include_router(resource_metadata.router)
+    app.include_router(authorization.router)
     app.include_router(registries.router)
     return app
 
@@ -68,6 +70,9 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
     ownership, watching = gateway.routes.ownership, gateway.sessions.watching
     app = build_api()
+    servers = authorization_servers(records, credentials, settings.secret_key)
+    limits = (RateLimiter(each, metrics.rate_limited) for each in ("token_endpoint", "registrations"))
+    app.state.authorization = authorization.Authorization(servers, *limits)
     app.state.health = own_health = health.Health(readiness=gateway, registry=metrics.registry)
     app.state.admin_context = AdminContext(
         tenants=records.tenants,

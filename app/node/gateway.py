@@ -164,7 +164,14 @@ async def open_gateway(
         )
         find = partial(find_registered, records.backends, records.toolsets)
         reconciler = Reconciler(
-            local, find, records.backends, records.tenants, records.keys, records.issuers, records.switches
+            local,
+            find,
+            records.backends,
+            records.tenants,
+            records.keys,
+            records.issuers,
+            records.switches,
+            records.connections,
         )
         leaves = partial(node_leaves, routes=routes, membership=membership)
         changes = Changes(local, reconciler, records.trail, routes.routing.notices, leaves)

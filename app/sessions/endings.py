@@ -36,6 +36,7 @@ WORDS = MappingProxyType({
     "key_disabled": "This session has ended: an administrator has switched its key off",
     "principal_disabled": "This session has ended: an administrator has switched its principal off",
     "backend_removed": "This session has ended: an administrator has removed its backend",
+    "grant_ended": "This session has ended: its client was disconnected; connect it again",
     "issuer_changed": "This session has ended: an administrator has changed whom the gateway trusts",
     "credential_expired": "This session has ended: the credential that it was opened with has expired",
     "backend_exited": "This session has ended: its backend's process is gone",

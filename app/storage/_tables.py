@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 import sqlalchemy as sa
 from msgspec import Meta
 
-from app.domain import ApiKey, BackendSpec, Issuer, Tenant
+from app.domain import ApiKey, BackendSpec, Connection, Issuer, Tenant
+from app.domain.resources.clients import CLIENTS
 from app.domain.resources.fields import MAX_REASON, NAME_LENGTH
 from app.domain.resources.guides import GUIDES
 from app.domain.resources.members import DeclaredMember, bare, declared_members, without_none
@@ -130,7 +131,7 @@ packages = sa.Table(
     _made(),
 )
 
-guides, recipes = declared(GUIDES), declared(RECIPES)
+guides, recipes, clients = declared(GUIDES), declared(RECIPES), declared(CLIENTS)
 
 # What backends offer. A row goes with its backend.
 catalog = sa.Table(
@@ -194,6 +195,17 @@ issuer_tenants = sa.Table(
     sa.Column("value", sa.String(256), primary_key=True),
     _tenant(index=True),
     sa.Column("scopes", sa.JSON, nullable=False),
+)
+
+# What people have allowed clients, which need no row of their own: those with a metadata document have none.
+connections = sa.Table(
+    "connections",
+    metadata,
+    _tenant(),
+    *columns_of(declared_members(Connection)),
+    sa.Index("ix_connections_person", "tenant", "issuer", "subject"),
+    sa.Index("ix_connections_client", "tenant", "client_id"),
+    sa.Index("ix_connections_ends_at", "ends_at"),
 )
 
 # No foreign key to tenants: the trail of a tenant outlives it.

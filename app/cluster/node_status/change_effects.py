@@ -1,7 +1,7 @@
 """ChangeEffects: what a change does to this node, whichever node made it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from app.auth.authenticator import Authenticator
@@ -11,7 +11,7 @@ from app.backends.pool import ProcessPool
 from app.backends.upstreams.upstreams import Upstreams
 from app.cluster._affected import Affected, Kind
 from app.cluster.node_status.inspecting import Inspecting
-from app.domain import BackendSpec, Tenant
+from app.domain import BackendSpec, Principal, Tenant
 from app.errors import BackendNotFound, BackendUnavailable, Disabled
 from app.limits.tenant_budgets import TenantBudgets
 from app.sessions.directory import BackendDirectory
@@ -61,6 +61,8 @@ class ChangeEffects:
                 self._authenticator.forget((tenant, issuer, subject))
             case Affected(Kind.ISSUER, (tenant, issuer)):
                 self.issuer_changed(tenant, issuer)
+            case Affected(Kind.GRANTS, (tenant,)):
+                self._authenticator.forget_grants(tenant)
             case Affected(Kind.WRITINGS, (tenant,)):
                 self._knowledge.changed_somewhere(tenant)
 
@@ -141,6 +143,15 @@ class ChangeEffects:
         self._inspecting.end_of_opener(lambda opener: opener == identity)
         self._end(lambda session: session.principal.identity == identity, f"{off.what}_disabled", off)
 
+    def grants_over(self, tenant: str, standing: Collection[str]) -> None:
+        """What the tenant's authorization server has granted goes on only for these (`Principal.grant`)."""
+
+        def is_over(principal: Principal) -> bool:
+            return principal.tenant == tenant and bool(principal.grant) and principal.grant not in standing
+
+        self._authenticator.forget_grants(tenant)
+        self._registry.close_where(lambda session: is_over(session.principal), "grant_ended")
+
     def issuer_changed(self, tenant: str, issuer: str) -> None:
         """It was created, changed or removed: its tokens are verified anew, and their sessions end."""
         self._authenticator.forget_issuer(tenant, issuer)
@@ -168,6 +179,11 @@ class ChangeEffects:
         """Principals with sessions or inspections here, or of whose use something is shown as a problem."""
         sessions = (session.principal.identity for session in self._registry)
         return {*sessions, *self._inspecting.openers(), *self._authenticator.uses.shown()}
+
+    def grants(self, tenant: str) -> set[str]:
+        """On what sessions stand here that were opened with tokens of the tenant's authorization server."""
+        principals = (session.principal for session in self._registry)
+        return {each.grant for each in principals if each.grant and each.tenant == tenant}
 
     def inspected(self) -> set[str]:
         """Tenants with open inspections here."""

@@ -331,7 +331,9 @@ class McpRequest:
         if isinstance(error, Unauthenticated | Forbidden):
             who, issuers = limited_address(self.client_address()), self.issuers
             can_sign_in = issuers is not None and await issuers.has_any(self.tenant, who)
-            headers.append((b"www-authenticate", challenge(error, self.target(), can_sign_in=can_sign_in)))
+            headers.append(
+                (b"www-authenticate", challenge(error, self.base_url(), self.scope["path"], can_sign_in=can_sign_in))
+            )
         await self.answer(http_status(error), self.error_body(error, request_id), headers)
 
     async def _refusal_or(self, error: GatewayError) -> GatewayError:

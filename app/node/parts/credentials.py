@@ -7,6 +7,7 @@ import anyio
 
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator, Storage
+from app.auth.authorization.access_tokens import OwnTokens, SigningKeys
 from app.auth.credential_uses import CredentialUses
 from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
@@ -27,13 +28,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`outbound` fetches from issuers, for `authenticator` and `issuer_check`."""
+    """`outbound` fetches from issuers, for `authenticator` and `issuer_check`, and from clients (`client_keys`)."""
 
     key_maker: KeyMaker
     sealer: Sealer
     outbound: Outbound
     issuer_check: IssuerCheck
     authenticator: Authenticator
+    keys: ApiKeys
+    tokens: Tokens
+    signing: SigningKeys
+    own_tokens: OwnTokens
+    client_keys: KeySets
 
 
 async def open_credentials(opening: Opening, records: Records) -> Credentials:
@@ -43,13 +49,17 @@ async def open_credentials(opening: Opening, records: Records) -> Credentials:
     proxy = NodeProxy.of(settings.outbound_proxy, settings.outbound_no_proxy)
     outbound = Outbound(settings.outbound_allow, proxy=proxy, ca=settings.outbound_ca)
     key_sets = await stack.enter_async_context(KeySets(outbound.get))
+    client_keys = await stack.enter_async_context(KeySets(outbound.get))
     tokens = Tokens(records.issuers, sealer, key_sets)
     if await records.issuers.are_any():
         tokens.get_ready()
+    keys, signing = ApiKeys(records.keys, key_maker), SigningKeys(settings.secret_key)
+    own_tokens = OwnTokens(signing, records.connections, keys, tokens)
     authenticator = Authenticator(
-        ApiKeys(records.keys, key_maker),
+        keys,
         metrics.auth_failures,
         tokens=tokens,
+        own=own_tokens,
         tries=RateLimiter("bad_credentials", metrics.rate_limited),
         storage=Storage(records.watch.is_away, records.trail.age_s),
         switches=records.switches,
@@ -58,7 +68,8 @@ async def open_credentials(opening: Opening, records: Records) -> Credentials:
     )
     stack.push_async_callback(_flush_once, authenticator)
     issuer_check = IssuerCheck(tokens, outbound.get, records.switches.off)
-    return Credentials(key_maker, sealer, outbound, issuer_check, authenticator)
+    own = keys, tokens, signing, own_tokens, client_keys
+    return Credentials(key_maker, sealer, outbound, issuer_check, authenticator, *own)
 
 
 async def flush_for_ever(authenticator: Authenticator) -> None:

@@ -10,6 +10,7 @@ from app.errors import BackendNotFound, Disabled
 from app.node.parts.opening import Opening
 from app.sessions.directory import BackendDirectory
 from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit_follower import AuditFollower
@@ -41,6 +42,7 @@ class Records:
     keys: ApiKeyRepository
     switches: SwitchRepository
     issuers: IssuerRepository
+    connections: ConnectionRepository
     watch: DatabaseWatch
     trail: AuditFollower
     tenants_off: Mapping[str, Disabled]
@@ -82,6 +84,7 @@ async def open_records(opening: Opening) -> Records:
         keys=ApiKeyRepository(database),
         switches=switches,
         issuers=IssuerRepository(database),
+        connections=ConnectionRepository(database),
         watch=DatabaseWatch(database),
         trail=AuditFollower(database),
         tenants_off=await switches.tenants_off(),

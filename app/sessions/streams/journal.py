@@ -64,10 +64,11 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     form: int = FORM
     parked: bool = False
     made: int = 0  # when its backend was
+    grant: str = ""  # of the principal
 
     @property
     def principal(self) -> Principal:
-        return Principal(self.principal_tenant, self.issuer, self.subject, frozenset(self.scopes))
+        return Principal(self.principal_tenant, self.issuer, self.subject, frozenset(self.scopes), grant=self.grant)
 
 
 class JournalOwner(Protocol):

@@ -16,7 +16,7 @@ from app.domain import DEFAULT_TENANT, Issuer, ServedTenants, TenantGrant
 from app.errors import Conflict, NotFound
 from app.storage._connections import AsyncConnection
 from app.storage._rows import VersionedTable, object_of, require_room, values_of
-from app.storage._tables import issuer_tenants, issuers
+from app.storage._tables import issuer_tenants, issuers, tenants
 from app.storage.audit import Act
 from app.storage.engine import Database
 
@@ -62,10 +62,13 @@ class IssuerRepository:
             return await _with_tenants(connection, rows.all())
 
     async def authorization_servers(self, tenant: str) -> Sequence[str]:
-        """The issuers where clients of the tenant can get a token: those with a URL and public keys."""
+        """The issuers where clients of the tenant can get a token: its own authorization server, as a path below the
+        gateway's URL, and those with a URL and public keys."""
         urls = ("https://", "http://")
+        query = select(tenants.c.name).where(tenants.c.name == tenant, tenants.c.sign_in.is_not(None))
+        own = [] if await self._database.row(query) is None else [f"/oauth/{tenant}"]
         found = [each for each in await self.list(tenant) if tenant in each.opens() and each.sealed_secret is None]
-        return list(dict.fromkeys(each.issuer for each in found if each.issuer.startswith(urls)))
+        return [*own, *dict.fromkeys(each.issuer for each in found if each.issuer.startswith(urls))]
 
     async def create(self, tenant: str, issuer: Issuer, *, acts: Sequence[Act] = ()) -> Issuer:
         """Adds the issuer.

@@ -1,0 +1,124 @@
+"""ProviderClient: the gateway as a client of an identity provider (OpenID Connect, authorization code with PKCE)."""
+
+import base64
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from app.auth.authenticator import MAX_CREDENTIAL_BYTES
+from app.auth.jwks import discovered, named_url
+from app.auth.outbound import Outbound
+from app.auth.outbound_urls import FetchRefused, parse_url
+from app.auth.sealing import SealBroken, Sealer
+from app.auth.tokens import source_of
+from app.domain import Issuer, SignInClient
+
+MAX_REFRESH_TOKEN = 8192
+
+
+class ProviderRefused(Exception):
+    """The provider gives no token, or none that can be used: why, in words for people."""
+
+
+class ProviderTokens(NamedTuple):
+    """What a provider gives: the credential of the person, and with what to ask for the next one."""
+
+    token: str
+    refresh_token: str | None
+
+
+class ProviderClient:
+    """Asks providers. Whatever it fetches goes through the guard of `Outbound`."""
+
+    def __init__(self, outbound: Outbound, sealer: Sealer) -> None:
+        self._outbound, self._sealer = outbound, sealer
+
+    async def address(self, issuer: Issuer, client: SignInClient, *, verifier: str, **asked: str) -> str:
+        """Where a browser goes to sign in; `asked` are `redirect_uri` and `state`. Raises FetchFailed."""
+        challenge = base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+        authorize = await self._named(issuer, "authorization_endpoint")
+        query = {
+            "response_type": "code",
+            "client_id": client.client_id,
+            "scope": client.scope,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+            **asked,
+        }
+        return authorize + ("&" if "?" in authorize else "?") + urlencode(query)
+
+    async def redeemed(
+        self, issuer: Issuer, client: SignInClient, *, code: str, verifier: str, redirect_uri: str
+    ) -> ProviderTokens:
+        """The tokens for a code.
+
+        Raises:
+            FetchFailed: the provider cannot be reached.
+            ProviderRefused: it gives none.
+        """
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": verifier,
+        }
+        return await self._tokens(issuer, client, form)
+
+    async def refreshed(self, issuer: Issuer, client: SignInClient, refresh_token: str) -> ProviderTokens:
+        """The tokens for a refresh token. Raises as `redeemed`."""
+        return await self._tokens(issuer, client, {"grant_type": "refresh_token", "refresh_token": refresh_token})
+
+    async def _tokens(self, issuer: Issuer, client: SignInClient, form: Mapping[str, str]) -> ProviderTokens:
+        url = await self._named(issuer, "token_endpoint")
+        secret = self._secret(issuer)
+        own = (
+            {"client_id": client.client_id}
+            if secret is None
+            else {"client_id": client.client_id, "client_secret": secret}
+        )
+        try:
+            answer: Any = json.loads(await self._outbound.post(url, {**form, **own}))
+        except FetchRefused as refusal:
+            raise ProviderRefused(_reason(refusal)) from None
+        except ValueError:
+            answer = None
+        found = answer if isinstance(answer, dict) else {}
+        token, refresh_token = found.get(client.token), found.get("refresh_token")
+        if not isinstance(token, str) or not token.isascii() or not 0 < len(token) < MAX_CREDENTIAL_BYTES:
+            raise ProviderRefused(f"it has sent no {client.token.replace('_', ' ')} that can be used")
+        is_kept = (
+            isinstance(refresh_token, str) and refresh_token.isascii() and 0 < len(refresh_token) <= MAX_REFRESH_TOKEN
+        )
+        return ProviderTokens(token, refresh_token if is_kept else None)
+
+    def _secret(self, issuer: Issuer) -> str | None:
+        """Raises ProviderRefused: it cannot be decrypted."""
+        if issuer.sealed_client_secret is None:
+            return None
+        try:
+            return self._sealer.open(issuer.sealed_client_secret, client_secret_place(issuer)).decode()
+        except SealBroken:
+            raise ProviderRefused("our secret for it cannot be decrypted with this SECRET_KEY: set it again") from None
+
+    async def _named(self, issuer: Issuer, name: str) -> str:
+        """A URL of the provider's discovery document. Raises FetchFailed."""
+        url = named_url(await discovered(source_of(issuer), self._outbound.get), name)
+        parse_url(url)  # a browser and this gateway read it alike
+        return url
+
+
+def client_secret_place(issuer: Issuer) -> str:
+    """The place that the secret is sealed for."""
+    return f"client secret|{issuer.tenant}|{issuer.id}"
+
+
+def _reason(refusal: FetchRefused) -> str:
+    """What the provider says (RFC 6749, 5.2)."""
+    try:
+        answer = json.loads(refusal.body)
+    except (ValueError, RecursionError):
+        return str(refusal)
+    words = answer.get("error_description") or answer.get("error") if isinstance(answer, dict) else None
+    return str(words)[:300] if words else str(refusal)
