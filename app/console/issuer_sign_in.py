@@ -1,8 +1,7 @@
 """IssuerSignIn: signing in to the console with an identity provider.
 
-OpenID Connect, authorization code with PKCE (RFC 7636), as a public client. What must be known again when the person
-comes back is in a sealed cookie of its own, so any node can take them. The token that comes back is a credential like
-any other: REST is asked with it who that is.
+What must be known again when the person comes back is in a sealed cookie of its own, so any node can take them. The
+token that comes back is a credential like any other: REST is asked with it who that is.
 """
 
 import base64
@@ -12,16 +11,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from hashlib import sha256
-from typing import Any, NoReturn
-from urllib.parse import urlencode
+from typing import NamedTuple, NoReturn
 
-from app.auth.authenticator import MAX_CREDENTIAL_BYTES
-from app.auth.jwks import discovered, named_url
-from app.auth.outbound import Outbound
-from app.auth.outbound_urls import FetchFailed, UrlRefused, parse_url
+from app.auth.outbound_urls import FetchFailed, UrlRefused
+from app.auth.provider_client import ProviderClient, ProviderRefused, ProviderTokens
 from app.auth.sealing import SealBroken, Sealer
-from app.auth.tokens import source_of
 from app.domain import Issuer, SignInClient
 from app.errors import NotFound
 from app.storage.access.issuers import IssuerRepository
@@ -47,13 +41,21 @@ class _Begun:
     verifier: str = field(repr=False)
 
 
+class CameBack(NamedTuple):
+    """Somebody whom a provider has let in: to this tenant, on the way to this page."""
+
+    tenant: str
+    tokens: ProviderTokens
+    to: str
+
+
 class IssuerSignIn:
     """Sends people to the provider, and takes them back."""
 
     def __init__(
-        self, issuers: IssuerRepository, outbound: Outbound, sealer: Sealer, now: Callable[[], datetime]
+        self, issuers: IssuerRepository, provider: ProviderClient, sealer: Sealer, now: Callable[[], datetime]
     ) -> None:
-        self._issuers, self._outbound, self._sealer, self._now = issuers, outbound, sealer, now
+        self._issuers, self._provider, self._sealer, self._now = issuers, provider, sealer, now
 
     async def choices(self, tenant: str) -> Sequence[Issuer]:
         """The issuers with which one can sign in to this tenant; none for a tenant that does not exist."""
@@ -68,24 +70,18 @@ class IssuerSignIn:
             StorageUnavailable: the database is away.
         """
         issuer, client = await self._client(tenant, issuer_id)
-        authorize = await self._named(issuer, "authorization_endpoint")
         verifier, until = secrets.token_urlsafe(48), self._now().timestamp() + WITHIN_S
         begun = _Begun(tenant, issuer_id, to, until, secrets.token_urlsafe(24), verifier)
-        challenge = base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-        asked = {
-            "response_type": "code",
-            "client_id": client.client_id,
-            "redirect_uri": base_url + DONE,
-            "scope": client.scope,
-            "state": begun.state,
-            "code_challenge": challenge,
-            "code_challenge_method": "S256",
-        }
+        asked = {"redirect_uri": base_url + DONE, "state": begun.state}
+        try:
+            url = await self._provider.address(issuer, client, verifier=verifier, **asked)
+        except FetchFailed as error:
+            _cannot_reach(issuer, error)
         sealed = self._sealer.seal(json.dumps(asdict(begun)).encode(), _PLACE)
-        return authorize + ("&" if "?" in authorize else "?") + urlencode(asked), base64.urlsafe_b64encode(sealed)
+        return url, base64.urlsafe_b64encode(sealed)
 
-    async def finish(self, cookie: bytes | None, answer: dict[str, str], base_url: str) -> tuple[str, str, str]:
-        """The tenant, the token and the page to go to, for a person who has come back with this query.
+    async def finish(self, cookie: bytes | None, answer: dict[str, str], base_url: str) -> CameBack:
+        """Whom the provider has let in, of a person who has come back with this query.
 
         Raises:
             NotSignedIn: the provider has refused, or this is no answer to what was begun with the cookie.
@@ -100,14 +96,14 @@ class IssuerSignIn:
         issuer, client = await self._client(begun.tenant, begun.issuer)
         if answer.get("iss", issuer.issuer) != issuer.issuer:  # RFC 9207
             raise NotSignedIn("The answer is from another identity provider.")
-        form = {
-            "grant_type": "authorization_code",
-            "code": answer.get("code", ""),
-            "redirect_uri": base_url + DONE,
-            "client_id": client.client_id,
-            "code_verifier": begun.verifier,
-        }
-        return begun.tenant, await self._token(issuer, client, form), begun.to
+        given = {"code": answer.get("code", ""), "verifier": begun.verifier, "redirect_uri": base_url + DONE}
+        try:
+            tokens = await self._provider.redeemed(issuer, client, **given)
+        except ProviderRefused as refusal:
+            raise NotSignedIn(f"Your identity provider has not let you in: {refusal}.") from None
+        except FetchFailed as error:
+            _cannot_reach(issuer, error)
+        return CameBack(begun.tenant, tokens, begun.to)
 
     def _begun(self, cookie: bytes | None) -> _Begun:
         try:
@@ -127,28 +123,6 @@ class IssuerSignIn:
         if issuer is None or issuer.sign_in is None or tenant not in issuer.opens():
             raise NotSignedIn("This identity provider cannot be used here any more.")
         return issuer, issuer.sign_in
-
-    async def _named(self, issuer: Issuer, name: str) -> str:
-        """A URL of the provider's discovery document."""
-        try:
-            url = named_url(await discovered(source_of(issuer), self._outbound.get), name)
-            parse_url(url)  # a browser and this gateway read it alike
-        except FetchFailed as error:
-            _cannot_reach(issuer, error)
-        return url
-
-    async def _token(self, issuer: Issuer, client: SignInClient, form: dict[str, str]) -> str:
-        url = await self._named(issuer, "token_endpoint")
-        try:
-            answer: Any = json.loads(await self._outbound.post(url, form))
-        except FetchFailed as error:
-            _cannot_reach(issuer, error)
-        except ValueError:
-            answer = None
-        token = answer.get(client.token) if isinstance(answer, dict) else None
-        if not isinstance(token, str) or not token.isascii() or not 0 < len(token) < MAX_CREDENTIAL_BYTES:
-            raise NotSignedIn(f"Your identity provider has sent no {client.token.replace('_', ' ')} that can be used.")
-        return token
 
 
 def _cannot_reach(issuer: Issuer, error: FetchFailed) -> NoReturn:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -10,7 +11,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from app.auth.authorization.server import AuthorizationServers
+from app.console import consent
 from app.console.assets import Assets
+from app.console.consent import Consent
 from app.console.cookies import path_of
 from app.console.issuer_sign_in import DONE, IssuerSignIn
 from app.console.renewals import Renewals
@@ -28,23 +32,32 @@ log = logging.getLogger(__name__)
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
+class Limits(NamedTuple):
+    """By address."""
+
+    sign_ins: RateLimiter
+    authorizations: RateLimiter
+
+
 class Site:
     """The console at /console, before `api`, which answers everything else, and which the pages ask. `me`: see Rest."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - once, of parts
         self,
         api: FastAPI,
         me: Me,
         sessions: ConsoleSessions,
         by_issuer: IssuerSignIn,
-        attempts: RateLimiter,
+        servers: AuthorizationServers,
+        limits: Limits,
         public_url: str | None,
     ) -> None:
         assets = Assets()
         self._api, self._rest, self._templates = api, Rest(api, me), Templates(assets, path_of(public_url))
         self._renewals = Renewals()
-        self._signing = Signing(sessions, by_issuer, attempts, self._rest, self._templates, public_url)
-        signing = self._signing
+        parts = self._rest, self._templates
+        self._signing = signing = Signing(sessions, by_issuer, servers, limits.sign_ins, *parts, public_url)
+        asking = Consent(servers, signing, *parts, limits.authorizations)
         self._router = Router(
             [
                 Route(f"{HOME}/assets/{{version}}/{{name}}", assets.answer, methods=["GET"]),
@@ -52,6 +65,8 @@ class Site:
                 Route(f"{HOME}/sign-in", self._guarded(signing.sign_in), methods=["POST"]),
                 Route(f"{HOME}/sign-in/with", self._guarded(signing.with_issuer), methods=["GET"]),
                 Route(DONE, self._guarded(signing.back), methods=["GET"]),
+                Route(consent.PATH, self._guarded(asking.show), methods=["GET"]),
+                Route(consent.PATH, self._guarded(asking.answered), methods=["POST"]),
                 Route(f"{HOME}/sign-out", self._guarded(signing.sign_out), methods=["POST"]),
                 *(
                     Route(HOME + path, self._guarded(partial(self._page, page)), methods=["GET"])
@@ -65,7 +80,7 @@ class Site:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a page, or hands the request on to REST."""
         path: str = scope["path"]
-        if path == HOME or path.startswith(HOME + "/"):
+        if path == HOME or path.startswith(HOME + "/") or (path.startswith("/oauth/") and path.endswith("/authorize")):
             await self._router(scope, receive, _with_headers(send))
         else:
             await self._api(scope, receive, send)

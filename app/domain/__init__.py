@@ -176,8 +176,7 @@ class Connection:
     tokens that stand on it. Neither is stored: both are derived from `id` and `turn`.
 
     `backend`: for which endpoint, "" for all of the tenant. `scopes`: what the person may connect to, narrowed to that.
-    `turn`: 0 while the code waits, then how many refresh tokens there were, the last one since `turned_at`. `sealed` is
-    the refresh token of the person's own provider, which was `asked_at`.
+    `turn`: 0 while the code waits, then how many refresh tokens there were, the last one since `turned_at`.
     """
 
     id: Id
@@ -195,8 +194,24 @@ class Connection:
     turned_at: datetime
     ends_at: datetime
     turn: int = 0
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """As that of the person's Principal."""
+        return (self.tenant, self.issuer, self.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who has signed in with an identity provider: what it allowed when it was `asked_at`, and its refresh
+    token, with which it is asked again; None: it gave none."""
+
+    tenant: str
+    issuer: Annotated[str, stored(512)]
+    subject: Annotated[str, stored(255)]
+    scopes: frozenset[str]
+    asked_at: datetime
     sealed: bytes | None = field(default=None, repr=False)
-    asked_at: datetime | None = None
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -226,7 +241,7 @@ class ApiKey:
 __all__ = [
     "CLIENT_GRANT", "CLIENT_ISSUER", "DEFAULT_TENANT", "HOME_WORD", "KEY_ISSUER", "NAME_PATTERN", "NAME_RULE", "ApiKey",
     "BackendSpec", "Connection", "Guarantee", "InspectionMode", "Issuer", "Limits", "Member", "Network", "Package",
-    "Principal", "ProcessLimits", "RegistryMode", "Rest", "Sandbox", "Scope", "Selection", "ServedTenants", "SignIn",
-    "SignInClient", "Tenant", "TenantGrant", "Timeouts", "Toolset", "Transport", "home_of", "is_home", "is_name",
-    "is_own_mark", "public_id",
+    "Person", "Principal", "ProcessLimits", "RegistryMode", "Rest", "Sandbox", "Scope", "Selection", "ServedTenants",
+    "SignIn", "SignInClient", "Tenant", "TenantGrant", "Timeouts", "Toolset", "Transport", "home_of", "is_home",
+    "is_name", "is_own_mark", "public_id",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from app.admin.router import PREFIX, build_router
 from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
-from app.console.site import Site
+from app.console.site import Limits, Site
 from app.http import authorization, health, problems, resource_metadata
 from app.http import registry as registries
 from app.http.hosts import HostPolicy
@@ -120,9 +120,10 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         _add_what_anybody_may_ask(app, records, metrics),
     )
     visitors = _visitors(gateway)
-    by_issuer = IssuerSignIn(records.issuers, credentials.outbound, credentials.sealer, _now)
-    attempts = RateLimiter("console_sign_in", metrics.rate_limited)
-    site = Site(app, me_at_once, visitors, by_issuer, attempts, settings.public_url)
+    by_issuer = IssuerSignIn(records.issuers, servers.people.provider, credentials.sealer, _now)
+    names = ("console_sign_in", "authorizations")
+    tries = Limits(*(RateLimiter(each, metrics.rate_limited) for each in names))
+    site = Site(app, me_at_once, visitors, by_issuer, servers, tries, settings.public_url)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
     passage = Passage(visitors, settings.public_url)
     return Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares, passage)

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 import sqlalchemy as sa
 from msgspec import Meta
 
-from app.domain import ApiKey, BackendSpec, Connection, Issuer, Tenant
+from app.domain import ApiKey, BackendSpec, Connection, Issuer, Person, Tenant
 from app.domain.resources.clients import CLIENTS
 from app.domain.resources.fields import MAX_REASON, NAME_LENGTH
 from app.domain.resources.guides import GUIDES
@@ -206,6 +206,15 @@ connections = sa.Table(
     sa.Index("ix_connections_person", "tenant", "issuer", "subject"),
     sa.Index("ix_connections_client", "tenant", "client_id"),
     sa.Index("ix_connections_ends_at", "ends_at"),
+)
+
+# People with a connection, whose provider can be asked about them; and whoever has signed in lately.
+people = sa.Table(
+    "people",
+    metadata,
+    _tenant(),
+    *columns_of(declared_members(Person)),
+    sa.PrimaryKeyConstraint("tenant", "issuer", "subject"),
 )
 
 # No foreign key to tenants: the trail of a tenant outlives it.

@@ -50,18 +50,28 @@ def upgrade() -> None:
         sa.Column("turned_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("ends_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("turn", sa.Integer(), nullable=False),
-        sa.Column("sealed", sa.LargeBinary()),
-        sa.Column("asked_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("id", name="pk_connections"),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE", name="fk_connections_tenant_tenants"),
     )
     op.create_index("ix_connections_person", "connections", ["tenant", "issuer", "subject"])
     op.create_index("ix_connections_client", "connections", ["tenant", "client_id"])
     op.create_index("ix_connections_ends_at", "connections", ["ends_at"])
+    op.create_table(
+        "people",
+        sa.Column("tenant", sa.String(63), nullable=False),
+        sa.Column("issuer", sa.String(512), nullable=False),
+        sa.Column("subject", sa.String(255), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("asked_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("sealed", sa.LargeBinary()),
+        sa.PrimaryKeyConstraint("tenant", "issuer", "subject", name="pk_people"),
+        sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE", name="fk_people_tenant_tenants"),
+    )
 
 
 def downgrade() -> None:
     """Back. Clients and connections are lost."""
+    op.drop_table("people")
     op.drop_table("connections")
     op.drop_table("clients")
     op.drop_column("issuers", "sealed_client_secret")

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.auth._refusal import CredentialRefused
 from app.auth.api_keys import ApiKeys
 from app.auth.authenticator import Switches
 from app.auth.authorization.access_tokens import narrowed
-from app.auth.outbound_urls import FetchFailed, UrlRefused
-from app.auth.policy import has_scope
+from app.auth.outbound_urls import FetchFailed
+from app.auth.policy import CONNECT_ONE, has_scope
 from app.auth.provider_client import ProviderClient, ProviderRefused
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.tokens import IssuerStore, Target, Tokens
-from app.domain import KEY_ISSUER, Connection, Principal, Scope
+from app.domain import KEY_ISSUER, Connection, Person, Principal, Scope
 from app.errors import Disabled
 
 ASK_EVERY = timedelta(minutes=10)
@@ -29,16 +29,18 @@ class PersonGone(Exception):
         self.for_good = for_good
 
 
-class Questions(Protocol):
-    """Keeps what providers have said (`storage.access.connections.ConnectionRepository`)."""
+class PersonStore(Protocol):
+    """Where it is kept what providers have said (`storage.access.people.PersonRepository`)."""
 
-    async def take_question(self, connection: Connection, before: datetime, now: datetime) -> bool: ...
-    async def told(self, connection: Connection, **values: Any) -> None: ...
+    async def find(self, identity: tuple[str, str, str]) -> Person | None: ...
+    async def put(self, person: Person) -> None: ...
+    async def take_question(self, person: Person, now: datetime) -> bool: ...
+    async def told(self, person: Person) -> None: ...
 
 
 @dataclass(frozen=True)
 class People:
-    """Asks a provider at most once in ten minutes for each connection, over all nodes."""
+    """Asks a provider about a person at most once in ten minutes, over all nodes and connections."""
 
     keys: ApiKeys
     tokens: Tokens
@@ -46,20 +48,24 @@ class People:
     issuers: IssuerStore
     provider: ProviderClient
     sealer: Sealer
-    questions: Questions
+    store: PersonStore
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def can_ask(self, connection: Connection) -> bool:
-        """Whether it can be known later that the person is still there."""
-        return connection.issuer == KEY_ISSUER or connection.sealed is not None
+    async def signed_in(self, principal: Principal, refresh_token: str | None) -> None:
+        """Somebody has signed in with a provider, which gave this refresh token for them, or none."""
+        place = _place(principal.identity)
+        sealed = None if refresh_token is None else self.sealer.seal(refresh_token.encode(), place)
+        await self.store.put(Person(*principal.identity, connecting(principal), self.now(), sealed))
 
-    def with_token(self, connection: Connection, refresh_token: str) -> Connection:
-        """The connection with the refresh token that the person's provider gave for it."""
-        sealed = self.sealer.seal(refresh_token.encode(), _place(connection))
-        return replace(connection, sealed=sealed, asked_at=connection.created_at)
+    async def can_be_asked_about(self, connection: Connection) -> bool:
+        """Whether it can be known later that the person is still there."""
+        if connection.issuer == KEY_ISSUER:
+            return True
+        person = await self.store.find(connection.identity)
+        return person is not None and person.sealed is not None
 
     async def confirmed(self, connection: Connection) -> Connection:
-        """The connection as it is now.
+        """The connection with what its person may use of it by now.
 
         Raises:
             PersonGone: it gives no token.
@@ -76,47 +82,57 @@ class People:
             raise PersonGone(f"its person's credential is gone: {refusal}", for_good=True) from None
         except Disabled as off:
             raise PersonGone(str(off), for_good=False) from None
-        return connection if connection.sealed is None else await self._asked(connection, connection.sealed)
-
-    async def _asked(self, connection: Connection, sealed: bytes) -> Connection:
-        now = self.now()
-        asked_at = connection.asked_at or connection.created_at
-        if asked_at > now - ASK_EVERY or not await self.questions.take_question(connection, now - ASK_EVERY, now):
+        person = await self.store.find(connection.identity)
+        if person is None:
             return connection
-        issuer = await self.issuers.find(connection.tenant, connection.issuer)
+        scopes = narrowed((await self._asked(person, connection.base_url)).scopes, connection.backend)
+        if not scopes:
+            raise PersonGone("its person may not use this any more", for_good=False)
+        return replace(connection, scopes=scopes)
+
+    async def _asked(self, person: Person, base_url: str) -> Person:
+        """The person after its provider was asked, if that is due. Raises PersonGone."""
+        now, sealed = self.now(), person.sealed
+        is_due = sealed is not None and person.asked_at <= now - ASK_EVERY
+        if sealed is None or not is_due or not await self.store.take_question(person, now):
+            return person
         try:
-            if issuer is None or issuer.sign_in is None:
-                raise PersonGone("people cannot sign in with their provider here any more", for_good=True)
-            refresh_token = self.sealer.open(sealed, _place(connection)).decode()
-            found = await self.provider.refreshed(issuer, issuer.sign_in, refresh_token)
-            scopes = await self._scopes(connection, found.token)
+            found = await self._answered(person, sealed, base_url)
         except SealBroken:
             raise PersonGone("its provider's token cannot be decrypted with this SECRET_KEY", for_good=True) from None
         except (ProviderRefused, CredentialRefused) as refusal:
+            await self.store.told(person)  # who asks next is refused as well
             raise PersonGone(f"its person's provider refuses: {refusal}", for_good=True) from None
-        except (FetchFailed, UrlRefused) as error:
-            if asked_at <= now - TRUST:
-                await self.questions.told(connection, asked_at=asked_at)
+        except FetchFailed as error:
+            await self.store.told(person)  # it was not asked
+            if person.asked_at <= now - TRUST:
                 raise PersonGone(f"its person's provider does not answer: {error}", for_good=False) from None
-            await self.questions.told(connection, asked_at=asked_at)
-            return connection
-        changed: dict[str, Any] = {"asked_at": now, "scopes": scopes}
-        if found.refresh_token is not None:
-            changed["sealed"] = self.sealer.seal(found.refresh_token.encode(), _place(connection))
-        await self.questions.told(connection, **changed)
-        return replace(connection, **changed)
+            return person
+        told = replace(found, asked_at=now)
+        await self.store.told(told)
+        return told
 
-    async def _scopes(self, connection: Connection, token: str) -> frozenset[str]:
-        """What the person may use by now, of what was allowed. Raises CredentialRefused."""
-        principal = await self.tokens.verify(token, Target(connection.tenant, "", connection.base_url))
-        if principal.identity != connection.identity:
+    async def _answered(self, person: Person, sealed: bytes, base_url: str) -> Person:
+        """Raises FetchFailed, ProviderRefused, CredentialRefused, SealBroken, PersonGone."""
+        issuer, place = await self.issuers.find(person.tenant, person.issuer), _place(person.identity)
+        if issuer is None or issuer.sign_in is None:
+            raise PersonGone("people cannot sign in with their provider here any more", for_good=True)
+        refresh_token = self.sealer.open(sealed, place).decode()
+        found = await self.provider.refreshed(issuer, issuer.sign_in, refresh_token)
+        principal = await self.tokens.verify(found.token, Target(person.tenant, "", base_url))
+        if principal.identity != person.identity:
             raise PersonGone("its provider names another person", for_good=True)
-        own = {Scope.CONNECT.value} if has_scope(principal, connection.tenant, Scope.CONNECT) else principal.scopes
-        scopes = narrowed(own, connection.backend)
-        if not scopes:
-            raise PersonGone("its person may not use this any more", for_good=False)
-        return scopes
+        if found.refresh_token is not None:
+            sealed = self.sealer.seal(found.refresh_token.encode(), place)
+        return replace(person, scopes=connecting(principal), sealed=sealed)
 
 
-def _place(connection: Connection) -> str:
-    return f"connections/{connection.tenant}/{connection.id}"
+def connecting(principal: Principal) -> frozenset[str]:
+    """Of the scopes of somebody, those that connect; `mcp:connect` where another implies it."""
+    if has_scope(principal, principal.tenant, Scope.CONNECT):
+        return frozenset({Scope.CONNECT.value})
+    return frozenset(each for each in principal.scopes if each.startswith(CONNECT_ONE))
+
+
+def _place(identity: tuple[str, str, str]) -> str:
+    return "people|" + "|".join(identity)

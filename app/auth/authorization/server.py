@@ -24,8 +24,7 @@ from app.auth.authorization.clients import (
     same_program,
 )
 from app.auth.authorization.connection_secrets import ConnectionSecrets, Presented
-from app.auth.authorization.people import People, PersonGone
-from app.auth.policy import CONNECT_ONE, has_scope
+from app.auth.authorization.people import People, PersonGone, connecting
 from app.domain import Connection, Principal, Scope, SignIn
 from app.errors import NotFound
 
@@ -118,9 +117,12 @@ class AuthorizationServers:
     def may_use(self, ask: "Ask", person: Principal) -> frozenset[str]:
         """What of what a client asks for the person may use itself: scopes, none if nothing."""
         tenant = ask.to.tenant
-        own = {Scope.CONNECT.value} if has_scope(person, tenant, Scope.CONNECT) else person.scopes
-        named = {each for each in own if each == Scope.CONNECT or each.startswith(CONNECT_ONE)}
-        return narrowed(named, ask.backend) if person.tenant == tenant else frozenset()
+        return narrowed(connecting(person), ask.backend) if person.tenant == tenant else frozenset()
+
+    async def signed_in(self, person: Principal, refresh_token: str | None) -> None:
+        """Somebody has signed in to the console with a provider; a tenant without authorization server forgets it."""
+        if await self.rules(person.tenant) is not None:
+            await self.people.signed_in(person, refresh_token)
 
     async def was_allowed(self, ask: "Ask", person: Principal) -> bool:
         """Whether the person has allowed this before, to a client that nobody else can be: to programs on people's
@@ -128,15 +130,11 @@ class AuthorizationServers:
         is_host = urlsplit(ask.redirect_uri).scheme == "https"
         return is_host and await self.connections.allowed(self._connection(ask, person), self.now())
 
-    async def allow(self, ask: "Ask", person: Principal, refresh_token: str | None = None) -> str:
-        """The person allows it; returns where the browser goes, with a code. `refresh_token` is that of the person's
-        own provider, if it gave one."""
+    async def allow(self, ask: "Ask", person: Principal) -> str:
+        """The person allows it; returns where the browser goes, with a code."""
         connection = self._connection(ask, person)
-        if refresh_token is not None:
-            connection = self.people.with_token(connection, refresh_token)
         rules = await self._rules(ask.to.tenant)
-        now = connection.created_at
-        connection = replace(connection, ends_at=self._ends_at(connection, rules, now))
+        connection = replace(connection, ends_at=await self._ends_at(connection, rules, connection.created_at))
         await self.trail.added(connection)
         return _location(ask.to, ask.redirect_uri, ask.state, code=self.secrets.of(connection))
 
@@ -165,9 +163,9 @@ class AuthorizationServers:
             ends_at=now,
         )
 
-    def _ends_at(self, connection: Connection, rules: SignIn, now: datetime) -> datetime:
+    async def _ends_at(self, connection: Connection, rules: SignIn, now: datetime) -> datetime:
         """A connection goes on while it is used, and its provider is asked; where that cannot be asked, for a while."""
-        if self.people.can_ask(connection):
+        if await self.people.can_be_asked_about(connection):
             return now + IDLE
         return connection.created_at + timedelta(days=rules.again_after_days)
 
@@ -221,7 +219,8 @@ class AuthorizationServers:
             return None
         if is_again:
             return known
-        return replace(known, turn=old.turn + 1, turned_at=now, ends_at=self._ends_at(known, rules, now))
+        ends_at = await self._ends_at(known, rules, now)
+        return replace(known, turn=old.turn + 1, turned_at=now, ends_at=ends_at)
 
     async def revoke(self, to: Addresses, fields: "Fields", authorization: str = "") -> "Decision | None":
         """Ends a connection by one of its tokens (RFC 7009); None: the token, if it was one, is not valid any more.

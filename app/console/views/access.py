@@ -70,6 +70,14 @@ async def issuers(visit: Visit) -> HTMLResponse:
     return visit.show("issuers.html", issuers=found)
 
 
+async def connections(visit: Visit) -> HTMLResponse:
+    """What people have connected: of a tenant for who may read it, else and below no tenant one's own."""
+    of_all = "tenant" in visit.request.path_params and visit.may("tenant:read")
+    asked = {"cursor": visit.asked("cursor"), "limit": 100, "mine": "" if of_all else "true"}
+    found = await visit.of_tenant("/connections", **asked)
+    return visit.show("connections.html", connections=found, of_all=of_all)
+
+
 async def audit(visit: Visit) -> HTMLResponse:
     """What was changed, by whom."""
     asked = {name: visit.asked(name) for name in AUDIT_FILTERS}
@@ -82,5 +90,7 @@ PAGES = (
     ("/tenants/{tenant}/keys", keys),
     ("/tenants/{tenant}/keys/{key}", key),
     ("/tenants/{tenant}/issuers", issuers),
+    ("/connections", connections),
+    ("/tenants/{tenant}/connections", connections),
     ("/tenants/{tenant}/audit", audit),
 )

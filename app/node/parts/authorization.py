@@ -15,6 +15,7 @@ from app.domain.resources.clients import CLIENTS
 from app.errors import NotFound
 from app.node.parts.records import Records
 from app.storage.access.connections import ConnectionRepository
+from app.storage.access.people import PersonRepository
 from app.storage.audit import Act
 from app.storage.engine import Database
 from app.telemetry import logs
@@ -75,7 +76,7 @@ def authorization_servers(records: Records, credentials: "Credentials", secret_k
             records.issuers,
             provider,
             credentials.sealer,
-            records.connections,
+            PersonRepository(records.database),
         ),
         assertions=Assertions(credentials.tokens, credentials.client_keys),
         signing=credentials.signing,

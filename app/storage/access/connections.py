@@ -4,11 +4,10 @@ Each turn is a comparison with the one that was read, so over all nodes a code o
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, select, update
 
 from app.domain import CLIENT_GRANT, Connection
 from app.errors import NotFound
@@ -88,21 +87,6 @@ class ConnectionRepository:
         async with self._database.write() as transaction:
             changed = update(connections).where(unchanged).values(values_of(new, connections))
             return bool((await transaction.execute(changed)).rowcount)
-
-    async def take_question(self, connection: Connection, before: datetime, now: datetime) -> bool:
-        """Whether this node is to ask the person's provider: nobody has since `before`, and nobody else does now."""
-        due = or_(connections.c.asked_at.is_(None), connections.c.asked_at <= before)
-        this = matching(connections, tenant=connection.tenant, id=connection.id)
-        async with self._database.write() as transaction:
-            asked = update(connections).where(this, due).values(asked_at=now)
-            return bool((await transaction.execute(asked)).rowcount)
-
-    async def told(self, connection: Connection, **values: Any) -> None:
-        """Writes what the provider has answered: `sealed`, `scopes`, `asked_at`."""
-        columns = values_of(replace(connection, **values), connections)
-        this = matching(connections, tenant=connection.tenant, id=connection.id)
-        async with self._database.write() as transaction:
-            await transaction.execute(update(connections).where(this).values({name: columns[name] for name in values}))
 
     async def end(self, tenant: str, connection_id: str, *, act: Act | None = None) -> None:
         """Raises NotFound: there is none of this id."""

@@ -1,0 +1,229 @@
+"""Connecting by the address alone: a tenant's own authorization server, over a real gateway and real clients."""
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.console.browser import Browser
+from tests.console.provider import CLIENT, Provider, provider
+from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
+from tests.integration.person import HERE, Kept, Person, Program, sdk_client
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("sign-in") / "data", OUTBOUND_ALLOW="127.0.0.0/8") as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def endpoint(gateway: Gateway) -> Endpoint:
+    """A backend of a tenant that has an authorization server."""
+    endpoint = gateway.endpoint(ECHO)
+    gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"sign_in": {}})
+    return endpoint
+
+
+@pytest.fixture
+def browser(gateway: Gateway) -> Iterator[Browser]:
+    with Browser(gateway) as browser:
+        yield browser
+
+
+@pytest.fixture
+def person(browser: Browser, endpoint: Endpoint) -> Person:
+    return Person(browser, endpoint.key)
+
+
+@pytest.fixture
+def program(gateway: Gateway, endpoint: Endpoint) -> Iterator[Program]:
+    with httpx2.Client(timeout=30) as http:
+        yield Program(http, f"{gateway.url}/oauth/{endpoint.tenant}", endpoint.mcp)
+
+
+def asked(endpoint: Endpoint, token: str, path: str = "/mcp") -> httpx2.Response:
+    """`tools/list` of 2026-07-28 with this token."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "by hand", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/list",
+    }
+    return httpx2.post(endpoint.base + path, json=body, headers=headers, timeout=30)
+
+
+def connections(endpoint: Endpoint) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = endpoint.gateway.api("GET", f"/tenants/{endpoint.tenant}/connections")["items"]
+    return found
+
+
+async def test_the_official_client_needs_the_address_alone(endpoint: Endpoint, person: Person):
+    kept = Kept()
+    for _ in range(2):  # the second start goes on with what the program has kept
+        auth = sdk_client(endpoint.mcp, person, kept)
+        async with (
+            httpx2.AsyncClient(auth=auth, timeout=30) as http,
+            Client(streamable_http_client(endpoint.mcp, http_client=http)) as client,
+        ):
+            assert (await client.list_tools()).tools
+    assert len(person.pages) == 1
+    assert "A program on your machine" in person.pages[0]
+    assert "A test" in person.pages[0]
+    assert [each["client_title"] for each in connections(endpoint)] == ["A test"]
+
+
+def test_what_a_person_refuses_is_told_to_the_program(program: Program, person: Person):
+    program.register()
+    person.allows = False
+    answer = program.answer(person)
+    assert (answer["error"], answer["state"], answer["iss"]) == ("access_denied", program.state, program.issuer)
+
+
+def test_a_token_is_for_its_endpoint_and_never_for_rest(
+    gateway: Gateway, endpoint: Endpoint, program: Program, person: Person
+):
+    other = gateway.endpoint(ECHO, tenant=endpoint.tenant)
+    token = program.connected(person)["access_token"]
+    assert asked(endpoint, token).status_code == 200
+    refused = asked(other, token)
+    assert refused.status_code == 403
+    assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
+    elsewhere = gateway.endpoint(ECHO)
+    assert asked(elsewhere, token).status_code == 404
+    for path in ("/me", f"/tenants/{endpoint.tenant}/me", f"/tenants/{endpoint.tenant}/connections"):
+        answer = httpx2.get(f"{gateway.url}/api/v1{path}", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 401, path
+
+
+def test_a_refresh_token_is_used_once_and_what_uses_it_again_ends_all(
+    endpoint: Endpoint, program: Program, person: Person
+):
+    first = program.connected(person)
+    second = program.refresh(first["refresh_token"]).json()
+    again = program.refresh(first["refresh_token"]).json()  # the first answer may have been lost
+    assert again["refresh_token"] == second["refresh_token"]
+    third = program.refresh(second["refresh_token"]).json()
+    assert asked(endpoint, third["access_token"]).status_code == 200
+    reused = program.refresh(first["refresh_token"])
+    assert (reused.status_code, reused.json()["error"]) == (400, "invalid_grant")
+    assert program.refresh(third["refresh_token"]).json()["error"] == "invalid_grant"
+    assert asked(endpoint, third["access_token"]).status_code == 401
+    assert connections(endpoint) == []
+
+
+def test_a_code_that_is_used_twice_ends_what_came_from_it(endpoint: Endpoint, program: Program, person: Person):
+    program.register()
+    code = program.answer(person)["code"]
+    tokens = program.redeem(code).json()
+    assert program.redeem(code).json()["error"] == "invalid_grant"
+    assert asked(endpoint, tokens["access_token"]).status_code == 401
+
+
+async def test_who_ends_a_connection_ends_its_sessions(
+    gateway: Gateway, endpoint: Endpoint, program: Program, person: Person
+):
+    token = program.connected(person)["access_token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=30) as http,
+        Client(streamable_http_client(endpoint.mcp, http_client=http), mode="legacy") as client,
+    ):
+        assert (await client.list_tools()).tools
+        sessions = f"/tenants/{endpoint.tenant}/sessions"
+        assert len(gateway.api("GET", sessions)["items"]) == 1
+        (connection,) = connections(endpoint)
+        page = person.browser.page("/connections")
+        assert connection["client_title"] in page.text
+        ended = person.browser.rest("DELETE", f"/api/v1/tenants/{endpoint.tenant}/connections/{connection['id']}")
+        assert ended.status_code == 204
+        await until(lambda: not gateway.api("GET", sessions)["items"])
+    assert asked(endpoint, token).status_code == 401
+    trail = gateway.api("GET", f"/tenants/{endpoint.tenant}/audit?limit=50")["items"]
+    assert {"connection.create", "connection.end"} <= {each["action"] for each in trail}
+
+
+@pytest.mark.parametrize("how", ["the key is revoked", "the tenant has no authorization server any more"])
+async def test_what_a_connection_stands_on_ends_it(
+    gateway: Gateway, endpoint: Endpoint, program: Program, person: Person, how: str
+):
+    tokens = program.connected(person)
+    assert asked(endpoint, tokens["access_token"]).status_code == 200
+    if how == "the key is revoked":
+        gateway.api("DELETE", f"/tenants/{endpoint.tenant}/keys/{endpoint.key[4:12]}")
+        refused = program.refresh(tokens["refresh_token"])
+        assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+    else:
+        gateway.api("PATCH", f"/tenants/{endpoint.tenant}", {"sign_in": None})
+        await until(lambda: program.refresh(tokens["refresh_token"]).status_code == 404)
+    await until(lambda: asked(endpoint, tokens["access_token"]).status_code == 401)
+
+
+def test_a_tenant_without_it_is_answered_like_one_that_does_not_exist(gateway: Gateway):
+    tenant = gateway.add_tenant()
+    for path in (
+        "/.well-known/oauth-authorization-server/oauth/{}",
+        "/oauth/{}/jwks",
+        "/oauth/{}/authorize?client_id=x",
+    ):
+        answers = [httpx2.get(gateway.url + path.format(name)) for name in (tenant, "nobody")]
+        assert [each.status_code for each in answers] == [404, 404]
+        assert answers[0].text == answers[1].text.replace("nobody", tenant)
+
+
+def test_a_program_acts_by_itself_with_a_secret(gateway: Gateway, endpoint: Endpoint, program: Program):
+    body = {"name": "batch", "authentication": "secret", "scopes": [f"mcp:connect:{endpoint.name}"]}
+    made = gateway.api("POST", f"/tenants/{endpoint.tenant}/clients", body)
+    form = {"grant_type": "client_credentials", "client_id": "batch", "client_secret": made["secret"]}
+    answer = program.token({**form, "resource": endpoint.mcp})
+    assert answer.status_code == 200, answer.text
+    token = answer.json()["access_token"]
+    assert "refresh_token" not in answer.json()
+    assert asked(endpoint, token).status_code == 200
+    assert program.token({**form, "client_secret": "tls_wrong"}).json()["error"] == "invalid_client"
+    gateway.api("DELETE", f"/tenants/{endpoint.tenant}/clients/batch")
+    assert asked(endpoint, token).status_code == 401
+    assert program.token(form).json()["error"] == "invalid_client"
+
+
+@pytest.fixture
+def idp() -> Iterator[Provider]:
+    with provider() as idp:
+        yield idp
+
+
+def test_the_provider_knows_the_people(gateway: Gateway, endpoint: Endpoint, program: Program, idp: Provider):
+    """Somebody signs in with the tenant's provider on the way; groups become scopes."""
+    issuer = {
+        "issuer": idp.url,
+        "algorithms": ["RS256"],
+        "discovery_url": idp.url + "/.well-known/openid-configuration",
+        "audience": [idp.audience],
+        "max_scopes": ["mcp:connect"],
+        "claims": {"groups": "groups", "map": {"people": ["mcp:connect"]}},
+        "sign_in": {"client_id": CLIENT},
+    }
+    made = gateway.api("POST", f"/tenants/{endpoint.tenant}/issuers", issuer)
+    idp.claims = {"groups": ["people"]}
+    program.register()
+    with Browser(gateway) as browser:
+        first = browser.http.get(program.address())
+        to = first.headers["location"]
+        assert "/console/sign-in/with" in browser.http.get(to).text
+        asked_for = {"tenant": endpoint.tenant, "issuer": made["id"], "to": program.address().removeprefix(gateway.url)}
+        url = browser.http.get("/console/sign-in/with", params=asked_for).headers["location"]
+        back = browser.http.get(httpx2.get(url).headers["location"])
+        assert back.status_code == 200
+        answer = program.answer(Person(browser, ""))
+    tokens = program.redeem(answer["code"]).json()
+    assert asked(endpoint, tokens["access_token"]).status_code == 200
+    assert connections(endpoint)[0]["subject"] == "alice"
+    assert HERE.startswith(answer.get("iss", "")[:0])
