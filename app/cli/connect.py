@@ -32,10 +32,12 @@ _FOR_ALL = 0o644  # for a file in a project, which others read too
 
 
 class _Known(NamedTuple):
-    """A gateway: its address for clients, and the names of its backends and toolsets; None if they are not known."""
+    """A gateway: its address for clients, and the names of its backends and toolsets; None if they are not known.
+    `signs_in`: clients of the tenant need no key."""
 
     base: str
     names: Sequence[str] | None
+    signs_in: bool = False
 
 
 def configure_client(options: argparse.Namespace) -> int:
@@ -44,7 +46,8 @@ def configure_client(options: argparse.Namespace) -> int:
     known = _gateway(options)
     backends = _existing(options, known.names)
     key = _key_in(key_env) if options.key_env and client.key_in_text else None
-    targets = [Target(each, endpoint(known.base, options.tenant, each), key_env, key) for each in backends]
+    signs_in = known.signs_in and not options.key_env and not client.is_program
+    targets = [Target(each, endpoint(known.base, options.tenant, each), key_env, key, signs_in) for each in backends]
     if options.write is None:
         print(client.render(targets), end="")
         print(instructions(client, targets[0]), file=sys.stderr)
@@ -126,17 +129,17 @@ def _of_this_machine(options: argparse.Namespace) -> _Known:
 def _over_rest(options: argparse.Namespace) -> _Known:
     """What the gateway of TRUNKLINE_URL says. Who has no key for it, as on a client's machine, is told that nothing was
     checked."""
-    base = os.environ[f"{PREFIX}URL"].strip()
+    base, signs_in = os.environ[f"{PREFIX}URL"].strip(), False
     try:
         with open_rest(argparse.Namespace(url=None, key_file=None)) as rest:
-            base = _for_clients(rest, options.tenant)
-            return _Known(base, _names_of(rest, options.tenant))
+            base, signs_in = _for_clients(rest, options.tenant)
+            return _Known(base, _names_of(rest, options.tenant), signs_in)
     except NoTenant:
         raise
     except GatewayError as error:
         why = error.summary if isinstance(error, Refused) else str(error)
     print(f"trunkline: whether the gateway has them was not checked: {why}", file=sys.stderr)
-    return _Known(base, None)
+    return _Known(base, None, signs_in)
 
 
 def _names_of(rest: Rest, tenant: str) -> list[str]:
@@ -155,12 +158,14 @@ def _names_of(rest: Rest, tenant: str) -> list[str]:
     return found
 
 
-def _for_clients(rest: Rest, tenant: str) -> str:
-    """The address under which clients reach the gateway, as its console says: PUBLIC_URL, if it has another host."""
+def _for_clients(rest: Rest, tenant: str) -> tuple[str, bool]:
+    """The address under which clients reach the gateway, as its console says: PUBLIC_URL, if it has another host; and
+    whether the tenant has an authorization server of its own."""
     path = f"/t/{segment(tenant)}/any/mcp"
     with suppress(httpx2.HTTPError, ValueError):
-        resource = rest.client.get(f"{rest.url}/.well-known/oauth-protected-resource{path}").json()["resource"]
-        base = str(resource).removesuffix(path)
-        if urlsplit(base).netloc != urlsplit(rest.url).netloc:
-            return base
-    return rest.url
+        metadata = rest.client.get(f"{rest.url}/.well-known/oauth-protected-resource{path}").json()
+        base = str(metadata["resource"]).removesuffix(path)
+        signs_in = f"{base}/oauth/{tenant}" in metadata.get("authorization_servers", ())
+        is_other = urlsplit(base).netloc != urlsplit(rest.url).netloc
+        return (base if is_other else rest.url), signs_in
+    return rest.url, False

@@ -129,20 +129,23 @@ async def backend_names(database: Database, tenant: str) -> list[str]:
     return [spec.name for spec in await BackendRepository(database, None).list(tenant, limit=MOST_BACKENDS)]
 
 
-def known_to_clients(options: argparse.Namespace) -> tuple[str, Sequence[str] | None]:
-    """The address of this machine's gateway for clients, and the names of the tenant's backends and toolsets; None
-    without a database."""
+def known_to_clients(options: argparse.Namespace) -> tuple[str, Sequence[str] | None, bool]:
+    """The address of this machine's gateway for clients, the names of the tenant's backends and toolsets, and whether
+    its clients sign in; None and False without a database."""
     settings = settings_only_read(options)
     base = settings.public_url or local_url(settings.host, settings.port, is_tls=settings.tls_cert is not None)
     here = find_database(options)
-    return base, None if here is None else here.run(lambda database: _names_in(database, options.tenant))
+    return (
+        (base, None, False) if here is None else (base, *here.run(lambda database: _known_in(database, options.tenant)))
+    )
 
 
-async def _names_in(database: Database, tenant: str) -> list[str]:
+async def _known_in(database: Database, tenant: str) -> tuple[list[str], bool]:
     try:
         backends = await backend_names(database, tenant)
     except NotFound:
         tenants = await TenantRepository(database).list(limit=MOST_SHOWN)
         raise NoTenant(tenant, [each.name for each in tenants]) from None
     toolsets = await ToolsetRepository(database).list(tenant, limit=MOST_BACKENDS)
-    return [*backends, *(each.name for each in toolsets)]
+    signs_in = (await TenantRepository(database).get(tenant)).sign_in is not None
+    return [*backends, *(each.name for each in toolsets)], signs_in

@@ -15,17 +15,20 @@ from app.admin.client_config._merging import PASTE_HERE, Merged, merged_json, me
 from app.errors import InvalidRequest
 
 DEFAULT_KEY_ENV = "GATEWAY_KEY"  # not TRUNKLINE_…: the gateway refuses unknown variables with that prefix
+SIGNS_IN = "It opens a browser, where you sign in, and needs no key."
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend as the client sees it. `key` is the API key, if it is to be written into the configuration."""
+    """A backend as the client sees it. `key` is the API key, if it is to be written into the configuration; with
+    `signs_in` there is none, as the client opens a browser where its person signs in."""
 
     name: str
     url: str
     key_env: str = DEFAULT_KEY_ENV
     key: str | None = None
+    signs_in: bool = False
 
     @property
     def literal_bearer(self) -> str:
@@ -68,6 +71,11 @@ class Client:
     key_in_text: bool = False
     writing: str = "--write merges it with what is there."
 
+    @property
+    def is_program(self) -> bool:
+        """Whether it is written by somebody, who has to give it a key."""
+        return self.file is None
+
     def render(self, targets: Sequence[Target]) -> str:
         """The text for these backends: a command, a program, or the content of a new file."""
         if self.program is not None:
@@ -107,58 +115,67 @@ def endpoint(base: str, tenant: str, backend: str) -> str:
     return f"{base.rstrip('/')}/t/{tenant}/{backend}/mcp"
 
 
-def _bearer(placeholder: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {placeholder}"}
+def _with_key(target: Target, entry: dict[str, Any], placeholder: str) -> dict[str, Any]:
+    """The entry with a header for the key, unless the client signs in."""
+    return entry if target.signs_in else {**entry, "headers": {"Authorization": f"Bearer {placeholder}"}}
 
 
 def _claude_code(targets: Sequence[Target]) -> str:
     # The shell inserts the key; Claude Code stores it in its own configuration.
     return "".join(
-        f"claude mcp add --transport http {shlex.quote(target.name)} {shlex.quote(target.url)} "
-        f'--header "Authorization: Bearer ${target.key_env}"\n'
+        f"claude mcp add --transport http {shlex.quote(target.name)} {shlex.quote(target.url)}"
+        + ("" if target.signs_in else f' --header "Authorization: Bearer ${target.key_env}"')
+        + "\n"
         for target in targets
     )
 
 
 def _claude_code_project(target: Target) -> dict[str, Any]:
-    entry = {"type": "http", "url": target.url, "headers": _bearer(f"${{{target.key_env}}}")}
+    entry = _with_key(target, {"type": "http", "url": target.url}, f"${{{target.key_env}}}")
     return {"mcpServers": {target.name: entry}}
 
 
 def _claude_desktop(target: Target) -> dict[str, Any]:
-    arguments = ["-y", "mcp-remote", target.url, "--header", "Authorization:${AUTH}"]  # a space there breaks on Windows
+    arguments = ["-y", "mcp-remote", target.url]
+    if not target.signs_in:
+        arguments += ["--header", "Authorization:${AUTH}"]  # a space there breaks on Windows
     parts = urlsplit(target.url)
     if parts.scheme == "http" and parts.hostname not in _LOCAL:
         arguments.append("--allow-http")
-    entry = {"command": "npx", "args": arguments, "env": {"AUTH": target.literal_bearer}}
+    entry: dict[str, Any] = {"command": "npx", "args": arguments}
+    if not target.signs_in:
+        entry["env"] = {"AUTH": target.literal_bearer}
     return {"mcpServers": {target.name: entry}}
 
 
 def _cursor(target: Target) -> dict[str, Any]:
-    entry = {"url": target.url, "headers": _bearer(f"${{env:{target.key_env}}}")}
+    entry = _with_key(target, {"url": target.url}, f"${{env:{target.key_env}}}")
     return {"mcpServers": {target.name: entry}}
 
 
 def _vscode(target: Target) -> dict[str, Any]:
     asked = f"{target.name}-key"
+    entry = _with_key(target, {"type": "http", "url": target.url}, f"${{input:{asked}}}")
+    if target.signs_in:
+        return {"servers": {target.name: entry}}
     question = {"type": "promptString", "id": asked, "description": f"API key for {target.name}", "password": True}
-    entry = {"type": "http", "url": target.url, "headers": _bearer(f"${{input:{asked}}}")}
     return {"inputs": [question], "servers": {target.name: entry}}
 
 
 def _windsurf(target: Target) -> dict[str, Any]:
-    entry = {"serverUrl": target.url, "headers": _bearer(f"${{env:{target.key_env}}}")}
+    entry = _with_key(target, {"serverUrl": target.url}, f"${{env:{target.key_env}}}")
     return {"mcpServers": {target.name: entry}}
 
 
 def _cline(target: Target) -> dict[str, Any]:
-    headers = {"Authorization": target.literal_bearer}
-    entry = {"type": "streamableHttp", "url": target.url, "headers": headers, "disabled": False, "autoApprove": []}
+    entry = _with_key(target, {"type": "streamableHttp", "url": target.url}, target.key or PASTE_HERE)
+    entry |= {"disabled": False, "autoApprove": []}
     return {"mcpServers": {target.name: entry}}
 
 
 def _codex(target: Target) -> dict[str, Any]:
-    return {"mcp_servers": {target.name: {"url": target.url, "bearer_token_env_var": target.key_env}}}
+    entry = {"url": target.url} if target.signs_in else {"url": target.url, "bearer_token_env_var": target.key_env}
+    return {"mcp_servers": {target.name: entry}}
 
 
 def _openai_agents(targets: Sequence[Target]) -> str:
@@ -317,7 +334,7 @@ def install_links(target: Target) -> Mapping[str, str]:
     cursor = _cursor(target)["mcpServers"][target.name]
     config = base64.b64encode(json.dumps(cursor).encode()).decode()
     asked = _vscode(target)
-    vscode = {"name": target.name, **asked["servers"][target.name], "inputs": asked["inputs"]}
+    vscode = {"name": target.name, **asked["servers"][target.name], "inputs": asked.get("inputs", [])}
     query = urlencode({"name": target.name, "config": config})
     return {
         "Cursor": f"cursor://anysphere.cursor-deeplink/mcp/install?{query}",
@@ -327,9 +344,14 @@ def install_links(target: Target) -> Mapping[str, str]:
 
 def instructions(client: Client, target: Target, *, is_written: bool = False, needs_key: bool = True) -> str:
     """What to do with the text, in a line or two; or what to do next if it is in the file already."""
-    key = client.key.format(key_env=target.key_env)
+    signs_in = target.signs_in and not client.is_program
+    key = SIGNS_IN if signs_in else client.key.format(key_env=target.key_env)
     where = client.where.format(key_env=target.key_env)
+    if signs_in:
+        where = where.replace(f" in a shell that has the key in {target.key_env}", "")
     lines = [key] if is_written else [" ".join(filter(None, (where, client.writing, key)))]
+    if signs_in:
+        return "\n".join(lines)
     if client.key_in_text and target.key:
         lines.append("It contains the key: keep the file private.")
     elif client.key_in_text and needs_key:
