@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from app.admin.schemas.declared import DeclaredBody, part, patches, sends
+from app.admin.schemas.declared import DeclaredBody, part, patches, sends, shows
 from app.admin.schemas.fields import SILENT, Answer, Strict, SwitchPatch
-from app.domain import Limits, Tenant
+from app.domain import Limits, SignIn, Tenant
 from app.domain.resources.members import declared_members, only
 
 _SWITCH = ("enabled", "reason")
@@ -16,6 +16,11 @@ _OWN = [each for each in declared_members(Tenant) if each.name not in _SWITCH]
 @part(Limits)
 class LimitsBody(Strict):
     """What a tenant may use at once. null: no limit; missing members have their defaults."""
+
+
+@part(SignIn)
+class SignInBody(Strict):
+    """Who may connect by the address alone."""
 
 
 @sends(_OWN)
@@ -35,6 +40,11 @@ class TenantMembers(Strict):
     """A tenant's own members. One that the file does not name is left alone."""
 
 
+@shows(SignInBody, of_tenant=False)
+class SignInAnswer(Answer):
+    """Who may connect by the address alone."""
+
+
 class TenantAnswer(Answer):
     """A tenant."""
 
@@ -47,6 +57,7 @@ class TenantAnswer(Answer):
     inspections: str
     network_allow: list[str]
     packages_allow: list[str]
+    sign_in: SignInAnswer | None
     version: int
 
 
