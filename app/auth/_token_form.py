@@ -12,9 +12,9 @@ from typing import Any
 
 from app.auth._refusal import CredentialRefused, Finding
 
-MAX_TOKEN_BYTES = 8192
+MAX_TOKEN_BYTES = 16384  # with 200 groups Entra ID makes 12 KiB
 MAX_SCOPES = 100
-MAX_NAMES = 1000  # of groups; 8 KiB of token have room for 500 of the shortest that make sense
+MAX_NAMES = 1000  # of groups; a token has room for as many of the shortest that make sense
 MAX_SHOWN, MAX_SHOWN_ITEMS, MAX_SHOWN_TOGETHER = 200, 20, 600  # what is shown is remembered with a refused token
 
 # Why a token was refused: label values of `auth_failures`. The caller is not told which it was.

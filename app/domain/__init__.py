@@ -29,8 +29,8 @@ from app.domain.resources.tenants import InspectionMode, Limits, RegistryMode, S
 
 DEFAULT_TENANT = "default"
 KEY_ISSUER = "key"  # `Principal.issuer` of the holder of an API key
-CLIENT_ISSUER = "client"  # ... of a client that has connected by itself
-_is_mark = re.compile(r"key|cli|client|uid ?[0-9]*").fullmatch
+CLIENT_ISSUER = "oauth-client"  # ... of a client that has connected by itself
+_is_mark = re.compile(r"key|cli|oauth-client|uid ?[0-9]*").fullmatch
 _is_name = re.compile(NAME_PATTERN.strip("^$")).fullmatch
 _is_home = re.compile(NAME_PATTERN.strip("^$") + r"(\.[0-9a-f]{1,16})?").fullmatch
 
@@ -52,7 +52,7 @@ def is_home(text: str) -> bool:
 
 def is_own_mark(text: str) -> bool:
     """Whether it reads like a name that the gateway itself uses for who has done something: `key`, the issuer of API
-    keys; `client`, that of clients; `cli`, the command line; `uid 0`, who used it. No issuer may have such a name."""
+    keys; `oauth-client`, that of clients; `cli`, the command line; `uid 0`, who used it. No issuer may be called so."""
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return _is_mark(plain) is not None
 

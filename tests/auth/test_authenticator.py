@@ -93,7 +93,7 @@ async def test_the_scheme_has_no_case(rig, scheme):
         (b"Bearer tlk_x", "malformed", True),
         (b"Bearer a, Bearer b", "malformed", True),
         (b"Bearer \xff", "malformed", True),
-        (b"Bearer " + b"a" * 9000, "malformed", True),
+        (b"Bearer " + b"a" * 17_000, "malformed", True),
     ],
 )
 async def test_other_headers_are_refused_and_counted_without_a_lookup(rig, header, reason, was_sent):
@@ -112,7 +112,7 @@ async def test_other_headers_are_refused_and_counted_without_a_lookup(rig, heade
         (b"Bearer a, Bearer b", "several credentials"),
         (b"Bearer \xff\xfe", "other bytes than printable ASCII"),
         (b"Bearer a\tb", "other bytes than printable ASCII"),
-        (b"Bearer " + b"a" * 9000, "more bytes"),
+        (b"Bearer " + b"a" * 17_000, "more bytes"),
     ],
 )
 async def test_the_log_says_what_is_wrong_with_the_form_of_a_header(rig, header, actual):

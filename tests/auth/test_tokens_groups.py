@@ -1,5 +1,6 @@
 """Groups and roles of a token: which scopes they confer, and what is refused."""
 
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,13 @@ async def test_groups_confer_what_the_map_says_and_no_more_than_the_cap(rig, pat
     rig.set(issuer(path=path))
     principal = await rig.tokens.verify(token(**{"scope": ..., **sent}), TARGET)
     assert principal.scopes == scopes
+
+
+async def test_two_hundred_groups_as_entra_id_names_them_fit_into_a_token(rig):
+    rig.set(issuer())
+    text = token(scope=..., groups=[str(uuid.UUID(int=number << 64 | 0x8000)) for number in range(200)] + ["team"])
+    assert 10_000 < len(text) < 13_000
+    assert (await rig.tokens.verify(text, TARGET)).scopes == {"mcp:connect"}
 
 
 WRONG: dict[str, Any] = {

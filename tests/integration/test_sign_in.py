@@ -1,5 +1,6 @@
 """Connecting by the address alone: a tenant's own authorization server, over a real gateway and real clients."""
 
+import uuid
 from collections.abc import Iterator
 
 import httpx2
@@ -212,7 +213,7 @@ def test_the_provider_knows_the_people(gateway: Gateway, endpoint: Endpoint, pro
         "sign_in": {"client_id": CLIENT},
     }
     made = gateway.api("POST", f"/tenants/{endpoint.tenant}/issuers", issuer)
-    idp.claims = {"groups": ["people"]}
+    idp.claims = {"groups": [*(str(uuid.uuid4()) for _ in range(200)), "people"]}  # as large as they are: 12 KiB
     program.register()
     with Browser(gateway) as browser:
         first = browser.http.get(program.address())
