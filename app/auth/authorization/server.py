@@ -271,8 +271,7 @@ class AuthorizationServers:
         now, name = self.now(), self.client_secrets.name_of(to.tenant, same_program(client))
         values = {
             "name": name, "title": client.title, "redirect_uris": list(client.redirect_uris), "scopes": [],
-            "authentication": "none", "jwks_url": None, "origin": "registration", "salt": "", "created_at": now,
-            "changed_at": now, "version": 1,
+            "authentication": "none", "jwks_url": None, "salt": "", "changed_at": now, "version": 1,
         }  # fmt: skip
         await self.connections.register(to.tenant, values, now)
         return {
