@@ -16,8 +16,9 @@ from app.errors import InvalidRequest
 MAX_FILE = 1024 * 1024
 MAX_DEPTH = 8
 DECLARED = (Tenant, BackendSpec, Toolset, Guide, Recipe, Issuer, ApiKey, OAuthClient)
-UNDECLARED = frozenset({"expires_at", "secret", "token"})
-SECRET = frozenset({"secret", "token", *(f"connect.{name}" for name in SECRETS_OF_CONNECT)})
+GIVEN = frozenset({"secret", "token", "sign_in.client_secret"})
+UNDECLARED = GIVEN | {"expires_at"}
+SECRET = GIVEN.union(f"connect.{name}" for name in SECRETS_OF_CONNECT)
 
 
 def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """…/clients, of one tenant: programs that sign in at its own authorization server."""
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from app.admin._resource import ResourceApi, Special
 from app.admin.context import Access
@@ -17,13 +17,20 @@ class NewClientAnswer(_SCHEMAS.answer):  # type: ignore[name-defined, misc]
     secret: str | None = Field(None, description="Only of a new client with `authentication: secret`.")
 
 
-async def _end_what_it_has(access: Access, old: OAuthClient | None, new: OAuthClient | None) -> None:
-    """What it has connected ends with it, and where it becomes another. Raises Conflict: it has registered itself."""
-    if old is None:
-        return
-    if new is not None and old.has_registered_itself:
+async def _end_what_it_has(access: Access, old: OAuthClient | None, _new: OAuthClient | None) -> None:
+    """What it has connected ends with it, and where it becomes another."""
+    if old is not None:
+        await access.admin.connections.end_of_client(access.tenant, old.name)
+
+
+def _merged(access: Access, found: OAuthClient, patch: BaseModel) -> OAuthClient:
+    """Raises Conflict: it has registered itself, or would have a secret that nobody has seen."""
+    if found.has_registered_itself:
         raise Conflict("a client that has registered itself is not changed, only removed: create one of your own")
-    await access.admin.connections.end_of_client(access.tenant, old.name)
+    changed = _API.merged(access, found, patch)
+    if changed.authentication == "secret" != found.authentication:
+        raise Conflict("only the answer to its creation shows a client's secret: create another one")
+    return changed
 
 
 def _new(access: Access, client: OAuthClient) -> NewClientAnswer:
@@ -35,6 +42,9 @@ async def _shown(access: Access, client: OAuthClient, _: object) -> NewClientAns
     return NewClientAnswer(**dict(_SCHEMAS.answer.of(client)))
 
 
-router = ResourceApi(
-    CLIENTS, _SCHEMAS, Special(before=_end_what_it_has, shown=NewClientAnswer, show=_shown, show_new=_new)
-).router
+_API = ResourceApi(
+    CLIENTS,
+    _SCHEMAS,
+    Special(before=_end_what_it_has, merged=_merged, shown=NewClientAnswer, show=_shown, show_new=_new),
+)
+router = _API.router
