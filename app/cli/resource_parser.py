@@ -201,7 +201,10 @@ def add_resource_commands(commands: Commands) -> None:
     change.add_argument("issuer", metavar="ISSUER", help="as `sessions show` names it")
     change.add_argument("subject", metavar="SUBJECT", help="likewise; for a key use `keys set`")
     _add_members(change)
+    _add_what_runs(commands)
 
+
+def _add_what_runs(commands: Commands) -> None:
     sessions = _Noun(commands, nouns.SESSIONS, "list, show and close sessions", _SESSIONS)
     sessions.add_list()
     sessions.add("show", "app.cli.resources.show_listed", "show one session", "its id in the list").set_defaults(

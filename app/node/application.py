@@ -10,6 +10,7 @@ from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.admin.resources.me import me_at_once
 from app.admin.router import PREFIX, build_router
+from app.auth.authorization.server import AuthorizationServers
 from app.console.issuer_sign_in import IssuerSignIn
 from app.console.passage import Passage
 from app.console.sessions import ConsoleSessions
@@ -122,13 +123,17 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         _add_what_anybody_may_ask(app, records, metrics),
     )
     visitors = _visitors(gateway)
-    by_issuer = IssuerSignIn(records.issuers, servers.people.provider, credentials.sealer, _now)
-    names = ("console_sign_in", "authorizations")
-    tries = Limits(*(RateLimiter(each, metrics.rate_limited) for each in names))
-    site = Site(app, me_at_once, visitors, by_issuer, servers, tries, settings.public_url)
+    site = _site(gateway, app, visitors, servers)
     rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
     passage = Passage(visitors, settings.public_url)
     return Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares, passage)
+
+
+def _site(gateway: Gateway, app: FastAPI, visitors: ConsoleSessions, servers: AuthorizationServers) -> Site:
+    by_issuer = IssuerSignIn(gateway.records.issuers, servers.people.provider, gateway.credentials.sealer, _now)
+    names = ("console_sign_in", "authorizations")
+    tries = Limits(*(RateLimiter(each, gateway.metrics.rate_limited) for each in names))
+    return Site(app, me_at_once, visitors, by_issuer, servers, tries, gateway.settings.public_url)
 
 
 def _visitors(gateway: Gateway) -> ConsoleSessions:

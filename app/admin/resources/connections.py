@@ -3,7 +3,6 @@
 import re
 from datetime import datetime
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from fastapi import Path, Query
 from pydantic import Field
@@ -12,6 +11,7 @@ from app.admin._paging import AskedPage, Page
 from app.admin._route import ResourceRouter
 from app.admin.context import Access, OfTenant
 from app.admin.schemas.fields import Answer, SortedTexts
+from app.auth.authorization.clients import document_host
 from app.auth.policy import has_scope
 from app.domain import Connection, Scope
 from app.errors import NotFound
@@ -39,7 +39,7 @@ class ConnectionAnswer(Answer):
 
     @classmethod
     def of(cls, value: Connection) -> Self:
-        host = urlsplit(value.client_id).hostname or "" if "://" in value.client_id else ""
+        host = document_host(value.client_id) if "://" in value.client_id else ""
         names = ("id", "client_id", "client_title", "issuer", "subject", "backend", "created_at", "ends_at")
         members = {name: getattr(value, name) for name in names}
         return cls(**members, client_host=host, scopes=sorted(value.scopes), used_at=value.turned_at)
