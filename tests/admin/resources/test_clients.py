@@ -35,7 +35,7 @@ async def test_a_client_is_made_shown_listed_changed_and_removed_and_the_nodes_h
     shown = made.json()
     assert shown.pop("secret") is None
     assert shown == {
-        **DESK, "tenant": "acme", "title": "", "scopes": [], "authentication": "none", "jwks_url": None,
+        **DESK, "title": "", "scopes": [], "authentication": "none", "jwks_url": None,
         "changed_at": shown["changed_at"], "version": 1,
     }  # fmt: skip
     path = made.headers["Location"]

@@ -154,9 +154,9 @@ async def test_without_sign_in_there_are_none(signing):
     assert (await signing.ask("GET", f"{PATH}/{allowed.id}")).status_code == 404
 
 
-@pytest.mark.parametrize("name", ["0", "A" * 16, "0" * 17, "%00", "..", "0123456789abcde%0a"])
+@pytest.mark.parametrize("name", ["0", "A" * 16, "0" * 17, "%00", "0123456789abcde%0a"])
 async def test_what_is_no_id_is_not_found(untouched, name):
-    assert (await untouched.ask("DELETE", f"{PATH}/{name}")).status_code in (404, 405)
+    assert (await untouched.ask("DELETE", f"{PATH}/{name}")).status_code == 404
 
 
 async def test_without_a_tenant_in_the_path_it_is_the_default_one(signing):

@@ -25,6 +25,7 @@ ON = {
     "inspections": "allowed",
     "network_allow": [],
     "packages_allow": [],
+    "sign_in": None,
 }
 DEFAULTS = {
     "sessions": 100,
