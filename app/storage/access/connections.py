@@ -52,7 +52,7 @@ class ConnectionRepository:
     ) -> Sequence[Connection]:
         """Up to `limit` connections by id, after the id `after`: all of the tenant, or those of a person, which is
         issuer and subject."""
-        rows = and_(connections.c.tenant == tenant, connections.c.ends_at > now, connections.c.id > after)
+        rows = and_(connections.c.tenant == tenant, connections.c.ends_at > now, connections.c.id > after, _SIGN_IN)
         if person is not None:
             rows &= matching(connections, issuer=person[0], subject=person[1])
         query = select(connections).where(rows).order_by(connections.c.id).limit(limit)

@@ -61,6 +61,10 @@ BASES: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"algorithms": ["HS256"], "secret": "x" * 32},
         {"algorithms": ["RS256"], "jwks_url": "https://a.example/k", "max_scopes": ["tenant:read", "mcp:connect"]},
         {"algorithms": ["RS256"], "discovery_url": "https://a.example/d", "sign_in": {"client_id": "x"}},
+        {
+            "algorithms": ["RS256"], "discovery_url": "https://a.example/d",
+            "sign_in": {"client_id": "x", "client_secret": "s"},
+        },
     ),
 }  # fmt: skip
 # Values that no schema can say.
