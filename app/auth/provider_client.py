@@ -82,7 +82,7 @@ class ProviderClient:
             answer: Any = json.loads(await self._outbound.post(url, {**form, **own}))
         except FetchRefused as refusal:
             raise ProviderRefused(_reason(refusal)) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         found = answer if isinstance(answer, dict) else {}
         token, refresh_token = found.get(client.token), found.get("refresh_token")

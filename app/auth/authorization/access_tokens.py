@@ -127,7 +127,7 @@ class OwnTokens:
         header = text.partition(".")[0]
         try:
             found = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         kid = found.get("kid") if isinstance(found, dict) else None
         return isinstance(kid, str) and kid.startswith(_KID)
