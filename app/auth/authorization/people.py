@@ -85,7 +85,8 @@ class People:
         person = await self.store.find(connection.identity)
         if person is None:
             return connection
-        scopes = narrowed((await self._asked(person, connection.base_url)).scopes, connection.backend)
+        allowed = narrowed((await self._asked(person, connection.base_url)).scopes, connection.backend)
+        scopes = _in_both(allowed, connection.scopes)  # never more than the person has allowed (RFC 6749, 6)
         if not scopes:
             raise PersonGone("its person may not use this any more", for_good=False)
         return replace(connection, scopes=scopes)
@@ -136,6 +137,13 @@ def connecting(principal: Principal) -> frozenset[str]:
     if has_scope(principal, principal.tenant, Scope.CONNECT):
         return frozenset({Scope.CONNECT.value})
     return frozenset(each for each in principal.scopes if each.startswith(CONNECT_ONE))
+
+
+def _in_both(some: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+    """What both of these scopes, which connect, imply."""
+    if Scope.CONNECT in some:
+        return others
+    return some if Scope.CONNECT in others else some & others
 
 
 def _is_final(error: Exception) -> bool:
