@@ -114,8 +114,9 @@ class Persons:
         self.rows[person.identity] = replace(self.rows[person.identity], asked_at=now)
         return True
 
-    async def told(self, person: Person) -> None:
-        self.rows[person.identity] = person
+    async def told(self, person: Person, asked_at: datetime) -> None:
+        if self.rows[person.identity].asked_at == asked_at:
+            self.rows[person.identity] = person
 
 
 @dataclass
