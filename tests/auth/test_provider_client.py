@@ -11,7 +11,13 @@ import pytest
 
 from app.auth.authenticator import MAX_CREDENTIAL_BYTES
 from app.auth.outbound_urls import FetchFailed, FetchRefused
-from app.auth.provider_client import MAX_REFRESH_TOKEN, ProviderClient, ProviderRefused, ProviderTokens, client_secret_place
+from app.auth.provider_client import (
+    MAX_REFRESH_TOKEN,
+    ProviderClient,
+    ProviderRefused,
+    ProviderTokens,
+    client_secret_place,
+)
 from app.domain import SignInClient
 from tests.auth.tokens import ISS, Record, sealer
 
@@ -91,9 +97,11 @@ async def test_a_secret_of_another_place_is_not_sent(host, client):
 @pytest.mark.parametrize(("answer", "words", "is_final"), [
     ({"error": "invalid_grant", "error_description": "The token is over."}, "The token is over.", True),
     ({"error": "invalid_grant"}, "invalid_grant", True), ({"error": "invalid_client"}, "invalid_client", False),
-    ({"error": "temporarily_unavailable"}, "temporarily_unavailable", False), ({"error": 1}, "1", False), ({}, "refused", False),
+    ({"error": "temporarily_unavailable"}, "temporarily_unavailable", False), ({"error": 1}, "1", False),
+    ({}, "refused", False),
     ({"error": "invalid_grant", "error_description": "a\0b\n\ud800c" + "d" * 999}, "a b  c" + "d" * 294, True),
-    ([], "refused", False), (None, "refused", False), ({"error": {"x": 1}, "error_description": ["\0"]}, "['\\x00']", False),
+    ([], "refused", False), (None, "refused", False),
+    ({"error": {"x": 1}, "error_description": ["\0"]}, "['\\x00']", False),
 ])  # fmt: skip
 async def test_a_refusal_is_final_only_where_it_is_about_the_person(host, client, answer, words, is_final):
     host.answer = FetchRefused("refused", json.dumps(answer).encode())

@@ -146,9 +146,7 @@ class Rig:
         self.client_secrets = ClientSecrets(SECRET_KEY)
         self.secrets = ConnectionSecrets(SECRET_KEY)
         provider: Any = self
-        self.people = People(
-            self.api_keys, self.tokens, self, self.idp, provider, sealer, self.persons, self.now
-        )
+        self.people = People(self.api_keys, self.tokens, self, self.idp, provider, sealer, self.persons, self.now)
         self.client_documents = ClientDocuments(self.fetch, lambda: 1000 + self.elapsed_s)
         self.servers = AuthorizationServers(
             rules=self.rules_of,

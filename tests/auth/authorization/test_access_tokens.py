@@ -125,7 +125,8 @@ async def test_a_token_outlives_the_month_of_its_key_and_the_next_key_is_known_b
 
 def test_keys_are_of_one_tenant_one_month_and_one_secret_key():
     keys = [SigningKeys(secret).published(tenant, now)[1]["x"]
-            for secret in (SECRET_KEY, b"o" * 32) for tenant in ("acme", "zenith") for now in (T, T + PERIOD_S)]  # fmt: skip
+            for secret in (SECRET_KEY, b"o" * 32) for tenant in ("acme", "zenith")
+            for now in (T, T + PERIOD_S)]  # fmt: skip
     assert len(set(keys)) == 8
     assert SigningKeys(SECRET_KEY).published("acme", T)[1]["x"] == keys[0]
     assert all("d" not in each for each in SigningKeys(SECRET_KEY).published("acme", T))
@@ -133,10 +134,10 @@ def test_keys_are_of_one_tenant_one_month_and_one_secret_key():
 
 async def test_a_token_stands_on_its_connection_and_its_person(rig):
     for end, failure in (
-        (lambda: rig.connections.rows.clear(), "revoked"),
+        (rig.connections.rows.clear, "revoked"),
         (lambda: rig.keys.records.update(
             {rig.person.subject: replace(rig.keys.records[rig.person.subject], revoked_at=rig.now())}), "revoked"),
-        (lambda: rig.keys.records.clear(), "unknown"),
+        (rig.keys.records.clear, "unknown"),
     ):  # fmt: skip
         rig.person = rig.key()
         token = (await rig.connected())["access_token"]

@@ -36,7 +36,12 @@ def job(rig: Rig) -> Rig:
 
 
 async def test_a_client_signs_who_it_is(job):
-    for assertion in (of_client(), of_client(aud=TO.issuer), of_client(aud=[TO.issuer, "x"]), of_client(exp=T + MAX_LIFE_S)):
+    for assertion in (
+        of_client(),
+        of_client(aud=TO.issuer),
+        of_client(aud=[TO.issuer, "x"]),
+        of_client(exp=T + MAX_LIFE_S),
+    ):
         for named in ({}, {"client_id": "job"}):
             answered = await job.post(**ASSERTED, **named, client_assertion=assertion)
             assert answered.status == 200, answered
@@ -56,7 +61,10 @@ async def test_a_client_that_does_not_is_refused(job, assertion):
     for named in ({}, {"client_id": "job"}):
         answered = await job.post(**ASSERTED, **named, client_assertion=assertion)
         assert answered.body["error"] == "invalid_client"
-    assert await job.servers.revoke(TO, {"token": ["x"], "client_id": ["job"], "client_assertion": [assertion]}) is not None
+    assert (
+        await job.servers.revoke(TO, {"token": ["x"], "client_id": ["job"], "client_assertion": [assertion]})
+        is not None
+    )
 
 
 async def test_an_assertion_is_of_one_client_with_its_own_keys_and_of_its_own_kind(job):
@@ -77,7 +85,9 @@ async def test_an_assertion_is_of_one_client_with_its_own_keys_and_of_its_own_ki
 
 
 async def exchanged(rig: Rig, assertion: object, client_id: str = "agent", **more: Any) -> Any:
-    secret = {"client_secret": rig.secret(client_id)} if rig.clients["acme", client_id].authentication == "secret" else {}
+    secret = (
+        {"client_secret": rig.secret(client_id)} if rig.clients["acme", client_id].authentication == "secret" else {}
+    )
     return await rig.post(grant_type=JWT_BEARER, client_id=client_id, assertion=assertion, **{**secret, **more})
 
 
@@ -106,10 +116,14 @@ async def test_an_assertion_about_one_resource_is_for_no_other(job, resource, as
 
 @pytest.mark.parametrize("assertion", [
     of_person({"typ": "JWT"}), of_person({"typ": "at+jwt"}), of_person({"typ": None}), of_person(client_id="job"),
-    of_person(client_id=...), of_person(client_id=["agent"]), of_person(aud=OTHERS.issuer), of_person(aud=TO.endpoint("token")),
-    of_person(aud=ALL), of_person(aud=f"{BASE}/api/v1/tenants/acme"), of_person(aud=[]), of_person(iss="https://other.example"),
-    of_person(iss=TO.issuer), of_person(exp=T - 60, iat=T - 100), of_person(sub=...), of_person(iat=T + 120, exp=T + 200),
-    of_person({"kid": "b"}), of_person({"alg": "none"}), of_person()[:-8] + "AAAAAAAA", "x", "a.b.c", "\0", "x" * 100_000,
+    of_person(client_id=...), of_person(client_id=["agent"]), of_person(aud=OTHERS.issuer),
+    of_person(aud=TO.endpoint("token")),
+    of_person(aud=ALL), of_person(aud=f"{BASE}/api/v1/tenants/acme"), of_person(aud=[]),
+    of_person(iss="https://other.example"),
+    of_person(iss=TO.issuer), of_person(exp=T - 60, iat=T - 100), of_person(sub=...),
+    of_person(iat=T + 120, exp=T + 200),
+    of_person({"kid": "b"}), of_person({"alg": "none"}), of_person()[:-8] + "AAAAAAAA", "x", "a.b.c", "\0",
+    "x" * 100_000,
 ])  # fmt: skip
 async def test_what_vouches_for_nobody_here_is_refused(job, assertion):
     assert (await exchanged(job, assertion)).body["error"] == "invalid_grant"

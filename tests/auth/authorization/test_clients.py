@@ -1,4 +1,4 @@
-"""Who a client is: redirect addresses good and bad, metadata documents, secrets and hosts (RFC 8252, RFC 9700, CIMD)."""
+"""Who a client is: redirect addresses good and bad, metadata documents, secrets, hosts (RFC 8252, RFC 9700, CIMD)."""
 
 import json
 from dataclasses import replace
@@ -40,12 +40,16 @@ BAD = [
     "http://localhost.evil.example/", "http://0.0.0.0/", "http://127.1/", "http://[::ffff:127.0.0.1]/",
     "https://app.example@evil.example/", "https://a:b@app.example/", "http://localhost:80@evil.example/",
     "https://app.example/cb#", "https://app.example/cb#x", "https://app.example/../cb", "https://app.example/a/..",
-    "https://app.example/./cb", "https://app.example/%2e%2E/cb", "https://app.example/.%2e", "https://app.example\\@evil",
-    "https://evil.example\\.app.example/", "https://app.example/cb\n", " https://app.example/cb", "https://app.example/a b",
-    "https://app.example/\0", "https://app.example/\tcb", "https://b\u00fccher.example/cb", "https://app.example/\u202ecb",
+    "https://app.example/./cb", "https://app.example/%2e%2E/cb", "https://app.example/.%2e",
+    "https://app.example\\@evil",
+    "https://evil.example\\.app.example/", "https://app.example/cb\n", " https://app.example/cb",
+    "https://app.example/a b",
+    "https://app.example/\0", "https://app.example/\tcb", "https://b\u00fccher.example/cb",
+    "https://app.example/\u202ecb",
     "https://%61pp.example/cb", "https://*.example/cb", "https://app.example:*/cb", "https://app.example:0/cb",
     "https://app.example:65536/cb", "https://app.example:-1/cb", "https://app.example:x/", "https://[::1/cb",
-    "https://app.example;script-src/cb", "https://app.example,evil.example/", "https://app.example'/", "https://a..b/cb",
+    "https://app.example;script-src/cb", "https://app.example,evil.example/", "https://app.example'/",
+    "https://a..b/cb",
     "https://app.example./cb", "https://.example/cb", "https://app_.example$/cb",
     "http://[::1]evil.example/", "http://evil.example[::1]/", "https://app.example:/cb",
     "javascript:alert(1)", "JAVASCRIPT:/x", "data:text/html,x", "data:/x", "file:///etc/passwd", "blob:/x", "about:/x",
@@ -70,16 +74,21 @@ def test_a_code_is_never_sent_here(uri):
 
 @pytest.mark.parametrize(("asked", "registered", "is_same"), [
     (WEB, WEB, True), (WEB + "/", WEB, False), (WEB + "?x=1", WEB, False), (WEB + "?", WEB, False),
-    ("https://app.example:443/cb", WEB, False), ("https://APP.example/cb", WEB, False), ("https://app.example/CB", WEB, False),
+    ("https://app.example:443/cb", WEB, False), ("https://APP.example/cb", WEB, False),
+    ("https://app.example/CB", WEB, False),
     ("https://x.app.example/cb", WEB, False), ("https://app.example.evil.example/cb", WEB, False),
-    ("http://app.example/cb", WEB, False), ("https://app.example/c%62", WEB, False), ("https://app.example/", WEB, False),
+    ("http://app.example/cb", WEB, False), ("https://app.example/c%62", WEB, False),
+    ("https://app.example/", WEB, False),
     ("https://app.example//cb", WEB, False), ("https://app.example/cb/../cb", WEB, False),
     ("http://127.0.0.1:9/cb", HERE, True), ("http://127.0.0.1/cb", HERE, True), ("http://127.0.0.1:0/cb", HERE, False),
-    ("http://localhost:1234/cb", HERE, False), ("http://[::1]:1234/cb", HERE, False), ("https://127.0.0.1:9/cb", HERE, False),
-    ("http://127.0.0.1:9/cb/", HERE, False), ("http://127.0.0.1:9/cb?x", HERE, False), ("http://127.0.0.1:9/CB", HERE, False),
+    ("http://localhost:1234/cb", HERE, False), ("http://[::1]:1234/cb", HERE, False),
+    ("https://127.0.0.1:9/cb", HERE, False),
+    ("http://127.0.0.1:9/cb/", HERE, False), ("http://127.0.0.1:9/cb?x", HERE, False),
+    ("http://127.0.0.1:9/CB", HERE, False),
     ("http://127.0.0.1:9@evil.example/cb", HERE, False), ("http://127.0.0.1:9/cb#x", HERE, False),
     ("http://[::1]:9/cb", "http://[::1]/cb", True), ("http://localhost:9/cb", "http://localhost:8/cb", True),
-    ("https://localhost:9/cb", "https://localhost:8/cb", False), ("app:/cb", "app:/cb", True), ("app:/cb2", "app:/cb", False),
+    ("https://localhost:9/cb", "https://localhost:8/cb", False), ("app:/cb", "app:/cb", True),
+    ("app:/cb2", "app:/cb", False),
     ("app://cb", "app:/cb", False),
 ])  # fmt: skip
 def test_addresses_are_compared_character_for_character_but_for_the_port_of_this_machine(asked, registered, is_same):
@@ -110,7 +119,8 @@ async def test_a_client_is_known_by_its_document(rig):
 @pytest.mark.parametrize("url", [
     "http://app.example/client.json", "https://app.example", "https://app.example/", "https://app.example/c?x=1",
     "https://app.example/c#x", "https://a@app.example/c", "https://app.example/../c", "https://app.example/%2e%2e/c",
-    "https://app.example\\c", "ftp://app.example/c", "app:/c", "https:///c", "javascript:/x", "https://app.example/" + "a" * 990,
+    "https://app.example\\c", "ftp://app.example/c", "app:/c", "https:///c", "javascript:/x",
+    "https://app.example/" + "a" * 990,
     "nobody", "CLI", "a b", "\0", "é",
 ])  # fmt: skip
 async def test_what_is_no_name_and_no_url_of_a_document_is_no_client(rig, url):
@@ -191,12 +201,18 @@ async def test_documents_that_are_remembered_are_bounded(rig, monkeypatch):
 
 @pytest.mark.parametrize(("rules", "host", "is_in"), [
     ({}, "app.example", True), ({"documents": False}, "app.example", False),
-    ({"allow_hosts": ("app.example",)}, "app.example", True), ({"allow_hosts": ("app.example",)}, "x.app.example", False),
-    ({"allow_hosts": ("*.app.example",)}, "x.app.example", True), ({"allow_hosts": ("*.app.example",)}, "app.example", False),
-    ({"allow_hosts": ("app.example",)}, "evilapp.example", False), ({"allow_hosts": ("*.app.example",)}, "evilapp.example", False),
-    ({"block_hosts": ("app.example",)}, "app.example", False), ({"block_hosts": ("app.example",)}, "APP.EXAMPLE", False),
-    ({"block_hosts": ("app.example",)}, "app.example:8443", False), ({"block_hosts": ("app.example",)}, "app.example.", False),
-    ({"block_hosts": ("*.app.example",)}, "a.b.app.example", False), ({"block_hosts": ("other.example",)}, "app.example", True),
+    ({"allow_hosts": ("app.example",)}, "app.example", True),
+    ({"allow_hosts": ("app.example",)}, "x.app.example", False),
+    ({"allow_hosts": ("*.app.example",)}, "x.app.example", True),
+    ({"allow_hosts": ("*.app.example",)}, "app.example", False),
+    ({"allow_hosts": ("app.example",)}, "evilapp.example", False),
+    ({"allow_hosts": ("*.app.example",)}, "evilapp.example", False),
+    ({"block_hosts": ("app.example",)}, "app.example", False),
+    ({"block_hosts": ("app.example",)}, "APP.EXAMPLE", False),
+    ({"block_hosts": ("app.example",)}, "app.example:8443", False),
+    ({"block_hosts": ("app.example",)}, "app.example.", False),
+    ({"block_hosts": ("*.app.example",)}, "a.b.app.example", False),
+    ({"block_hosts": ("other.example",)}, "app.example", True),
     ({"allow_hosts": ("app.example",), "block_hosts": ("app.example",)}, "app.example", False),
 ])  # fmt: skip
 async def test_a_tenant_says_whose_clients_it_lets_in(rig, rules, host, is_in):
@@ -247,7 +263,7 @@ def test_a_secret_is_of_one_client_of_one_tenant_with_one_salt():
 
 
 def test_what_a_client_calls_itself_is_one_line_that_can_be_read():
-    for name, shown in (("  A\tb\r\n c ", "A b c"), ("\u202eevil", "evil"), ("\u2800", ""), ("a" * 300, "a" * 200), ("", ""),
-                        ("\ud800x", "x")):  # fmt: skip
+    for name, shown in (("  A\tb\r\n c ", "A b c"), ("\u202eevil", "evil"), ("\u2800", ""), ("", ""),
+                        ("a" * 300, "a" * 200),                        ("\ud800x", "x")):  # fmt: skip
         assert read_metadata({"redirect_uris": [WEB, WEB], "client_name": name}).title == shown
     assert read_metadata({"redirect_uris": [WEB, WEB]}).redirect_uris == (WEB,)

@@ -45,7 +45,11 @@ async def test_somebody_with_a_key_is_there_while_the_key_is(rig):
     assert not (await gone(rig, connection)).for_good  # it may be switched on again
     rig.off.clear()
     key = rig.keys.records[connection.subject]
-    for changed in (replace(key, revoked_at=rig.now()), replace(key, expires_at=rig.now()), replace(key, tenant="zenith")):
+    for changed in (
+        replace(key, revoked_at=rig.now()),
+        replace(key, expires_at=rig.now()),
+        replace(key, tenant="zenith"),
+    ):
         rig.keys.records[connection.subject] = changed
         assert (await gone(rig, connection)).for_good
     rig.keys.records.clear()
