@@ -264,6 +264,6 @@ def test_a_secret_is_of_one_client_of_one_tenant_with_one_salt():
 
 def test_what_a_client_calls_itself_is_one_line_that_can_be_read():
     for name, shown in (("  A\tb\r\n c ", "A b c"), ("\u202eevil", "evil"), ("\u2800", ""), ("", ""),
-                        ("a" * 300, "a" * 200),                        ("\ud800x", "x")):  # fmt: skip
+                        ("a" * 300, "a" * 200), ("\ud800x", "x")):  # fmt: skip
         assert read_metadata({"redirect_uris": [WEB, WEB], "client_name": name}).title == shown
     assert read_metadata({"redirect_uris": [WEB, WEB]}).redirect_uris == (WEB,)

@@ -1,0 +1,328 @@
+"""Faults of a tenant's authorization server: codes, refresh tokens, clients, access tokens, people behind them."""
+
+from tests.mutations.fault import Fault
+
+SERVER = "app/auth/authorization/server.py"
+DECISIONS = "app/auth/authorization/decisions.py"
+TOKENS = "app/auth/authorization/access_tokens.py"
+CLIENTS = "app/auth/authorization/clients.py"
+PEOPLE = "app/auth/authorization/people.py"
+REDIRECTS = "app/domain/resources/clients.py"
+STORED = "app/storage/access/connections.py"
+FLOW = ("tests/auth/authorization/test_server.py",)
+MADE = ("tests/auth/authorization/test_access_tokens.py",)
+KNOWN = ("tests/auth/authorization/test_clients.py",)
+ASSERTED = ("tests/auth/authorization/test_assertions.py",)
+THERE = ("tests/auth/authorization/test_people.py",)
+ROWS = ("tests/storage/access/test_connections.py",)
+
+FAULTS_OF_SIGN_IN = (
+    Fault(
+        "a person is sent to an address that its client has not registered",
+        SERVER,
+        "if not client.redirects_to(uri):",
+        "if False:",
+        FLOW,
+    ),
+    Fault(
+        "a request of an authorization may say a thing twice",
+        SERVER,
+        "        if request.repeated:\n",
+        "        if False:\n",
+        FLOW,
+    ),
+    Fault(
+        "a code may be redeemed without its verifier's method",
+        DECISIONS,
+        ' or data.get("code_challenge_method") != "S256":',
+        ":",
+        FLOW,
+    ),
+    Fault(
+        "a challenge that no SHA-256 is the hash of is stored",
+        DECISIONS,
+        'if _is_sha256(data.get("code_challenge", "")) is None or',
+        'if "code_challenge" not in data or',
+        FLOW,
+    ),
+    Fault(
+        "a code or a refresh token is redeemed by another client",
+        SERVER,
+        "if old is None or client is None or old.client_id != client.client_id:",
+        "if old is None or client is None:",
+        FLOW,
+    ),
+    Fault(
+        "a code is redeemed at another redirect address",
+        DECISIONS,
+        "return self.connection.redirect_uri\n",
+        'return ""\n',
+        FLOW,
+    ),
+    Fault(
+        "a code is good for ever",
+        SERVER,
+        "if presented.turn == 0 and age_s > CODE_S:",
+        "if False:",
+        FLOW,
+    ),
+    Fault(
+        "a code that is used again gets the answer once more",
+        SERVER,
+        "presented.turn == old.turn - 1 and presented.turn > 0 and",
+        "presented.turn == old.turn - 1 and",
+        FLOW,
+    ),
+    Fault(
+        "a refresh token of before is answered for ever",
+        SERVER,
+        " and age_s <= LOST_ANSWER_S",
+        "",
+        FLOW,
+    ),
+    Fault(
+        "the use of an old refresh token ends nothing",
+        SERVER,
+        '            await self.trail.ended(old, "its code or a refresh token was used twice")\n',
+        "",
+        FLOW,
+    ),
+    Fault(
+        "two that refresh at once have two refresh tokens",
+        SERVER,
+        "new.turn == old.turn or await self.connections.turn(old, new):",
+        "new.turn == old.turn or await self.connections.turn(old, new) is not None:",
+        FLOW,
+    ),
+    Fault(
+        "a connection for one backend is widened by a refresh",
+        DECISIONS,
+        "or (allowed and backend != allowed):",
+        "or False:",
+        FLOW,
+    ),
+    Fault(
+        "a confidential client need not prove who it is",
+        DECISIONS,
+        'return method in _SECRET if means == "secret" else method == means',
+        'return method in _SECRET if means == "secret" and method != "none" else True',
+        FLOW,
+    ),
+    Fault(
+        "a client that acts for people only gets a token for itself",
+        DECISIONS,
+        "return stored is not None and stored.acts_itself",
+        "return stored is not None",
+        FLOW,
+    ),
+    Fault(
+        "a client revokes what another has connected",
+        SERVER,
+        "if found is not None and client is not None and found.client_id == client.client_id:",
+        "if found is not None:",
+        FLOW,
+    ),
+    Fault(
+        "a program on somebody's machine is remembered",
+        SERVER,
+        'is_host = urlsplit(ask.redirect_uri).scheme == "https"',
+        "is_host = True",
+        FLOW,
+    ),
+    Fault(
+        "somebody of another tenant may use what they may at home",
+        SERVER,
+        " if person.tenant == tenant else frozenset()",
+        "",
+        FLOW,
+    ),
+    Fault(
+        "a token that is signed by another tenant's key is good",
+        TOKENS,
+        "key = self._signing.of(tenant, sent.kid, now)",
+        'key = self._signing.of("acme", sent.kid, now)',
+        MADE,
+    ),
+    Fault(
+        "all tenants sign with one key",
+        TOKENS,
+        '        return f"{_KID}{period}", self._key(f"{period} {tenant}")\n',
+        '        return f"{_KID}{period}", self._key(f"{period} acme")\n',
+        MADE,
+    ),
+    Fault(
+        "a token of another type is an access token",
+        TOKENS,
+        ' or sent.header.get("typ") != _TYPE or key is None:',
+        " or key is None:",
+        MADE,
+    ),
+    Fault(
+        "an access token is good for ever",
+        TOKENS,
+        "if type(exp) is not int or exp <= now:",
+        "if type(exp) is not int:",
+        MADE,
+    ),
+    Fault(
+        "an access token outlives what it stands on",
+        TOKENS,
+        "        await self.confirm(principal)\n",
+        "",
+        MADE,
+    ),
+    Fault(
+        "a token for one backend is good for all",
+        TOKENS,
+        "narrowed(scopes, backend), exp,",
+        'narrowed(scopes, ""), exp,',
+        MADE,
+    ),
+    Fault(
+        "a nested header of a token is an error of the gateway",
+        TOKENS,
+        "except (ValueError, RecursionError):",
+        "except ValueError:",
+        MADE,
+    ),
+    Fault(
+        "a token of a tenant's own server opens the REST API",
+        "app/auth/authenticator.py",
+        "if principal.grant and (target is None or not target.backend):",
+        "if False:",
+        ("tests/auth/test_authenticator.py",),
+    ),
+    Fault(
+        "the path of a redirect address on this machine is free, like its port",
+        REDIRECTS,
+        "return without_port(asked) == without_port(known)",
+        "return asked.hostname == known.hostname",
+        KNOWN,
+    ),
+    Fault(
+        "a redirect address has a user that looks like its host",
+        REDIRECTS,
+        ' or "@" in parts.netloc or port == 0',
+        " or port == 0",
+        KNOWN,
+    ),
+    Fault(
+        "a redirect address leads out of its path",
+        REDIRECTS,
+        " or port == 0 or _escapes(parts):",
+        " or port == 0:",
+        KNOWN,
+    ),
+    Fault(
+        "a metadata document is of whom it says",
+        CLIENTS,
+        'if document.get("client_id") != url:',
+        "if False:",
+        KNOWN,
+    ),
+    Fault(
+        "a metadata document that cannot be fetched is fetched each time",
+        CLIENTS,
+        'cannot be fetched: {error}", now + KEEP_FAILED_S, now)',
+        'cannot be fetched: {error}", now, now)',
+        KNOWN,
+    ),
+    Fault(
+        "a client of one host sends people to another that is not let in",
+        CLIENTS,
+        "        client = read_metadata(metadata)\n        require_hosts(client.redirect_uris, rules)\n",
+        "        client = read_metadata(metadata)\n",
+        KNOWN,
+    ),
+    Fault(
+        "a client signs in with an assertion for another server",
+        "app/auth/authorization/assertions.py",
+        "for rule in (rules.required, rules.audience, rules.lifetime,",
+        "for rule in (rules.required, rules.lifetime,",
+        ASSERTED,
+    ),
+    Fault(
+        "a token of a provider for anything is an assertion about its person",
+        "app/auth/authorization/assertions.py",
+        'if sent.header.get("typ") != PERSON_TYPE or sent.claims',
+        "if sent.claims",
+        ASSERTED,
+    ),
+    Fault(
+        "an assertion about one resource opens all",
+        "app/auth/authorization/assertions.py",
+        'scopes = _within(principal.scopes, sent.claims.get("resource"), to)',
+        "scopes = principal.scopes",
+        ASSERTED,
+    ),
+    Fault(
+        "who is switched off goes on refreshing",
+        PEOPLE,
+        "            await self.switches.require_on(principal)\n",
+        "",
+        THERE,
+    ),
+    Fault(
+        "a provider is asked at each refresh",
+        PEOPLE,
+        "person.asked_at <= now - ASK_EVERY",
+        "person.asked_at <= now",
+        THERE,
+    ),
+    Fault(
+        "a provider that is away is trusted for ever",
+        PEOPLE,
+        "if person.asked_at <= now - TRUST:",
+        "if False:",
+        THERE,
+    ),
+    Fault(
+        "a provider answers about another person",
+        PEOPLE,
+        "if principal.identity != person.identity:",
+        "if False:",
+        THERE,
+    ),
+    Fault(
+        "a secret of the gateway that has run out ends all that people have connected",
+        "app/auth/provider_client.py",
+        'is_final=error == "invalid_grant")',
+        "is_final=True)",
+        ("tests/auth/test_provider_client.py",),
+    ),
+    Fault(
+        "a connection gets what its person was given since",
+        PEOPLE,
+        "scopes = _in_both(allowed, connection.scopes)",
+        "scopes = allowed",
+        THERE,
+    ),
+    Fault(
+        "a turn is written over another",
+        STORED,
+        "tenant=old.tenant, id=old.id, turn=old.turn)",
+        "tenant=old.tenant, id=old.id)",
+        ROWS,
+    ),
+    Fault(
+        "a connection of a tenant without sign-in goes on",
+        STORED,
+        "connections.c.ends_at > now, _SIGN_IN))",
+        "connections.c.ends_at > now))",
+        ROWS,
+    ),
+    Fault(
+        "a flood of registrations removes clients that are in use",
+        STORED,
+        "select(table.c.name).where(idle).order_by",
+        "select(table.c.name).where(theirs).order_by",
+        ROWS,
+    ),
+    Fault(
+        "an answer of a provider undoes a sign-in that came meanwhile",
+        "app/storage/access/people.py",
+        "unchanged = and_(_row(person.identity), people.c.asked_at == asked_at)",
+        "unchanged = _row(person.identity)",
+        ("tests/storage/access/test_people.py",),
+    ),
+)
