@@ -36,14 +36,20 @@ def _secrets(spec: BackendSpec) -> dict[str, str]:
 
 
 def changes_of_issuer(old: Issuer | None, new: Issuer | None) -> tuple[Change, ...]:
-    """With the mark of a secret that is another one now."""
+    """With the marks of secrets that are others now."""
     before, after = ({} if each is None else _issuer(each) for each in (old, new))
-    has_new = old is not None and new is not None and old.sealed_secret != new.sealed_secret
-    return between(before, after, ["secret"] if has_new else [])
+    if old is None or new is None:
+        return between(before, after)
+    other = ["secret"] if old.sealed_secret != new.sealed_secret else []
+    other += ["sign_in.client_secret"] if old.sealed_client_secret != new.sealed_client_secret else []
+    return between(before, after, other)
 
 
 def _issuer(issuer: Issuer) -> dict[str, Any]:
-    return {**_members(IssuerAnswer.of(issuer)), "secret": None if issuer.sealed_secret is None else HIDDEN}
+    members = {**_members(IssuerAnswer.of(issuer)), "secret": None if issuer.sealed_secret is None else HIDDEN}
+    if (sign_in := members["sign_in"]) is not None and sign_in.pop("has_client_secret"):
+        sign_in["client_secret"] = HIDDEN
+    return members
 
 
 def _members(answer: BaseModel | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from app.admin.idempotency import AnsweredOnce
 from app.auth.api_keys import KeyMaker
 from app.auth.authenticator import Authenticator
+from app.auth.authorization.clients import ClientSecrets
 from app.auth.issuer_check import IssuerCheck
 from app.auth.outbound_urls import Policy
 from app.auth.policy import has_scope, is_platform_admin, is_platform_scope, may_grant, may_see
@@ -35,6 +36,7 @@ from app.protocol.search.index import Hit
 from app.protocol.toolset.listing import ToolsetListing
 from app.protocol.toolset.offer import Offer
 from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import Act, Change
@@ -141,6 +143,8 @@ class AdminContext:
     keys: ApiKeyRepository
     key_maker: KeyMaker
     issuers: IssuerRepository
+    connections: ConnectionRepository
+    client_secrets: ClientSecrets
     sealer: Sealer
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched
     upstream_policy: Policy  # for the URL of a backend
@@ -257,6 +261,16 @@ async def _platform(request: Request, principal: CurrentPrincipal) -> Access:
     return _access(DEFAULT_TENANT, principal, request)
 
 
+async def _of_tenant(request: Request, principal: CurrentPrincipal) -> Access:
+    """Everybody of the tenant; what they see is their own, unless a scope says otherwise."""
+    tenant = request.path_params.get("tenant", DEFAULT_TENANT)
+    if not may_see(principal, tenant) or not is_name(tenant):
+        raise NotFound("Tenant not found")
+    access = _access(tenant, principal, request)
+    await access.admin.tenants.get(tenant)
+    return access
+
+
 async def who_asks(request: Request, principal: CurrentPrincipal) -> Principal:
     """In its own tenant, or where it may see the tenant; without one in the path, wherever it is from."""
     tenant = request.path_params.get("tenant", principal.tenant)
@@ -268,6 +282,7 @@ async def who_asks(request: Request, principal: CurrentPrincipal) -> Principal:
 WhoAsks = Annotated[Principal, Depends(who_asks)]  # no permission is needed to know oneself
 Platform = Annotated[Access, Depends(_platform)]  # for what belongs to no tenant
 MayRead = Annotated[Access, Depends(_needs(Scope.TENANT_READ))]
+OfTenant = Annotated[Access, Depends(_of_tenant)]
 MayReadOfAll = Annotated[Access, Depends(_needs(Scope.TENANT_READ, or_all=True))]
 MayAudit = Annotated[Access, Depends(_needs(Scope.AUDIT_READ))]
 MayManage = Annotated[Access, Depends(_needs(Scope.TENANT_ADMIN))]

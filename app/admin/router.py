@@ -9,7 +9,9 @@ from app.admin.resources import (
     api_keys,
     audit,
     backends,
+    clients,
     comparisons,
+    connections,
     imports,
     issuer_checks,
     issuers,
@@ -36,7 +38,7 @@ _bearer = HTTPBearer(
 
 _OF_TENANTS = (
     backends, package_updates, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals,
-    issuers, issuer_checks, comparisons, sessions, processes, calls, inspections,
+    issuers, issuer_checks, clients, connections, comparisons, sessions, processes, calls, inspections,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from app.cli.files.text import read_document, read_text
 from app.domain import ApiKey, BackendSpec, Issuer, Tenant, Toolset
 from app.domain.resources.backends import SECRETS_OF_CONNECT
+from app.domain.resources.clients import OAuthClient
 from app.domain.resources.guides import Guide
 from app.domain.resources.members import declared_members
 from app.domain.resources.recipes import Recipe
@@ -14,9 +15,10 @@ from app.errors import InvalidRequest
 
 MAX_FILE = 1024 * 1024
 MAX_DEPTH = 8
-DECLARED = (Tenant, BackendSpec, Toolset, Guide, Recipe, Issuer, ApiKey)
-UNDECLARED = frozenset({"expires_at", "secret", "token"})
-SECRET = frozenset({"secret", "token", *(f"connect.{name}" for name in SECRETS_OF_CONNECT)})
+DECLARED = (Tenant, BackendSpec, Toolset, Guide, Recipe, Issuer, ApiKey, OAuthClient)
+GIVEN = frozenset({"secret", "token", "sign_in.client_secret"})
+UNDECLARED = GIVEN | {"expires_at"}
+SECRET = GIVEN.union(f"connect.{name}" for name in SECRETS_OF_CONNECT)
 
 
 def members_of(words: Sequence[str], *, unset: Iterable[str] = (), file: str | None = None) -> dict[str, Any]:

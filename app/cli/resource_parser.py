@@ -129,6 +129,21 @@ examples:
   trunkline issuers check 4f1c9a --tenant acme token=@token.jwt
   trunkline issuers set 4f1c9a --tenant acme max_scopes[]=mcp:connect
 """
+_CLIENTS = """
+Clients of the tenant's own authorization server (docs/sign-in.md). Most register themselves: only those that have to be
+known before, and those that act without a person, are created here.
+
+examples:
+  trunkline clients create desk --tenant acme redirect_uris[]=https://desk.example/callback
+  trunkline clients create batch --tenant acme authentication=secret scopes[]=mcp:connect:time
+  trunkline clients delete batch --tenant acme
+"""
+_CONNECTIONS = """
+examples:
+  trunkline connections list --tenant acme
+  trunkline connections list --tenant acme mine=true
+  trunkline connections delete 4f1c9a0b2d3e4f5a --tenant acme
+"""
 _PRINCIPALS = """
 examples:
   trunkline principals set https://idp.example.com alice --tenant acme enabled=false reason="left the company"
@@ -170,6 +185,14 @@ def add_resource_commands(commands: Commands) -> None:
     issuers.add_usual_verbs("its id; for `create` the claim `iss` of its tokens")
     issuers.add_check("its id", "fetch the keys of an issuer; with token=@FILE show which rule the token fails")
 
+    _Noun(commands, nouns.OAUTH_CLIENTS, nouns.OAUTH_CLIENTS.about, _CLIENTS).add_usual_verbs("its name")
+    connections = _Noun(commands, nouns.CONNECTIONS, "list and end what people have connected", _CONNECTIONS)
+    connections.add_list()
+    connections.add("show", "app.cli.resources.show_object", "show one connection", "its id in the list")
+    text = "end a connection, its tokens and its sessions"
+    ended = connections.add("delete", "app.cli.resources.delete_object", text, "its id in the list")
+    ended.set_defaults(done="ended")
+
     principals = _Noun(
         commands, nouns.PRINCIPALS, "list principals that are switched off, switch off and on", _PRINCIPALS
     )
@@ -178,7 +201,10 @@ def add_resource_commands(commands: Commands) -> None:
     change.add_argument("issuer", metavar="ISSUER", help="as `sessions show` names it")
     change.add_argument("subject", metavar="SUBJECT", help="likewise; for a key use `keys set`")
     _add_members(change)
+    _add_what_runs(commands)
 
+
+def _add_what_runs(commands: Commands) -> None:
     sessions = _Noun(commands, nouns.SESSIONS, "list, show and close sessions", _SESSIONS)
     sessions.add_list()
     sessions.add("show", "app.cli.resources.show_listed", "show one session", "its id in the list").set_defaults(

@@ -106,6 +106,8 @@ def _tell_made(options: argparse.Namespace, made: Mapping[str, Any], *, is_asked
     tenant = options.tenant if resource.of_tenant else ""
     where = f" of tenant {tenant}" if tenant else ""
     print(f"{'asked for' if is_asked_for else 'created'} {resource.name.removesuffix('s')} {name}{where}", flush=True)
+    if secret := made.get("secret"):
+        print(f"its secret, which is shown once: {printable(str(secret))}")
     for member in ("warnings", "problems"):  # what does not keep it from being made
         if made.get(member):
             print(f"trunkline: {member}: {one_line(made[member])}", file=sys.stderr)

@@ -82,8 +82,8 @@ class Reconciler:
         await self._compare_grants(name)  # it may have no authorization server any more
 
     async def _compare_grants(self, tenant: str) -> None:
-        grants = self._local.grants(tenant)
-        self._local.grants_over(tenant, await self._connections.standing(tenant, grants, datetime.now(UTC)))
+        if grants := self._local.grants(tenant):
+            self._local.grants_over(tenant, await self._connections.standing(tenant, grants, datetime.now(UTC)))
 
     async def _compare_identities(self, identities: Collection[Identity]) -> None:
         """Does not look at tenants."""

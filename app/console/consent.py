@@ -7,7 +7,7 @@ when the page is made, and when its form comes back, with the token of this pers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -20,6 +20,7 @@ from app.console.sessions import SignedIn
 from app.console.signing import FOREIGN, Signing, form_of
 from app.console.visit import HEADERS, Templates
 from app.domain import Principal, is_name
+from app.domain.resources.clients import parsed_redirect
 from app.errors import NotFound
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
@@ -103,7 +104,7 @@ class Consent:
         return (signed_in, person) if person.tenant == tenant else (None, None)
 
     def _page(self, ask: "Ask", signed_in: SignedIn, person: Principal) -> Response:
-        parts = urlsplit(ask.redirect_uri)
+        parts = parsed_redirect(ask.redirect_uri)
         values = {
             "ask": ask,
             "person": person,

@@ -25,6 +25,7 @@ MAX_FORM_BYTES = 64 << 10  # a token may be long
 HOME, SIGN_IN = "/console", "/console/sign-in"
 _NO_KEY = "Enter an API key, as `trunkline keys create` shows it."
 _NO_TENANT = "This is no name of a tenant."
+_NO_ISSUER = "Nobody can sign in to this tenant with an identity provider: use a key or a token."
 FOREIGN = "Please send the form from a page of the console."
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _is_page = re.compile(
@@ -68,7 +69,8 @@ class Signing:
             return self._form(to=to, status=422, error=_NO_TENANT)
         self._spend(request)
         issuers = await self._by_issuer.choices(tenant)
-        error = "" if issuers else "Nobody can sign in to this tenant with an identity provider: use a key or a token."
+        is_asked = to.startswith(HOME)  # else a program has sent them here, and named the tenant
+        error = "" if issuers or not is_asked else _NO_ISSUER
         return self._form(to=to, tenant=tenant, issuers=issuers, error=error)
 
     def sign_in_first(self, request: Request, tenant: str = "") -> Response:

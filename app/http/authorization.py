@@ -19,6 +19,7 @@ from app.domain.resources.fields import Unfit
 from app.errors import NotFound
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
+from app.http.resource_metadata import path_of
 from app.limits.caller_rates import RateLimiter
 
 MAX_FIELDS = 50
@@ -53,7 +54,7 @@ async def preflight() -> Response:
 async def metadata_at_the_root(request: Request, place: str) -> JSONResponse:
     """RFC 8414, 3.1, and the OpenID form of it: the path of the issuer comes last, with what a proxy strips of it."""
     path = "/" + place
-    tenant = path.removeprefix(_stripped(request)).removeprefix("/oauth/") if "/oauth/" in path else ""
+    tenant = path.removeprefix(path_of(request.scope[BASE_URL])).removeprefix("/oauth/") if "/oauth/" in path else ""
     return await _metadata(request, tenant)
 
 
@@ -129,13 +130,6 @@ def _to(request: Request, tenant: str) -> Addresses:
     if not is_name(tenant):
         raise NotFound("There is nothing at this address")
     return Addresses(request.scope[BASE_URL], tenant)
-
-
-def _stripped(request: Request) -> str:
-    """The path of the gateway's URL, which a proxy strips: clients put it between the well-known name and the rest."""
-    base_url: str = request.scope[BASE_URL]
-    _, _, path = base_url.partition("://")[2].partition("/")
-    return f"/{path}" if path else ""
 
 
 async def _form(request: Request) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ Public, so it does not tell whether a backend exists, nor a missing tenant from 
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -80,7 +79,7 @@ async def resource_metadata(request: Request) -> JSONResponse:
     base_url: str = request.scope[BASE_URL]
     asked = (request.scope.get("raw_path") or request.scope["path"].encode()).decode("latin-1").removeprefix(PREFIX)
     # Clients put the path of the gateway's URL, which a proxy strips, between the well-known name and the endpoint's.
-    path = asked.removeprefix(urlsplit(base_url).path)
+    path = asked.removeprefix(path_of(base_url))
     match = _endpoint(path)
     if match is None:
         raise NotFound("There is nothing at this address")
@@ -97,6 +96,12 @@ async def resource_metadata(request: Request) -> JSONResponse:
     }
     # Any origin that gets here may read this: the front has refused those that are not allowed.
     return JSONResponse(content, headers={"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"})
+
+
+def path_of(base_url: str) -> str:
+    """Of the gateway's URL: what a proxy strips from what it passes on."""
+    _, _, path = base_url.partition("://")[2].partition("/")
+    return f"/{path}" if path else ""
 
 
 def challenge(error: Unauthenticated | Forbidden, base_url: str, path: str, *, can_sign_in: bool) -> bytes:

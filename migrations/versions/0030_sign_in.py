@@ -27,9 +27,7 @@ def upgrade() -> None:
         sa.Column("scopes", sa.JSON(), nullable=False),
         sa.Column("authentication", sa.String(16), nullable=False),
         sa.Column("jwks_url", sa.Text()),
-        sa.Column("origin", sa.String(16), nullable=False),
         sa.Column("salt", sa.String(32), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("tenant", "name", name="pk_clients"),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE", name="fk_clients_tenant_tenants"),
     )

@@ -22,6 +22,7 @@ from app.admin.context import AdminContext
 from app.admin.idempotency import AnsweredOnce
 from app.auth.api_keys import ApiKeys, KeyMaker
 from app.auth.authenticator import Authenticator
+from app.auth.authorization.clients import ClientSecrets
 from app.auth.issuer_check import IssuerCheck
 from app.auth.jwks import KeySets
 from app.auth.outbound import Outbound
@@ -68,6 +69,7 @@ from app.processes.denials import Denial
 from app.protocol.toolset.offer import Known, Offer
 from app.sessions.directory import BackendDirectory
 from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import Act
@@ -478,6 +480,8 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         keys=keys,
         key_maker=maker,
         issuers=issuers,
+        connections=ConnectionRepository(database),
+        client_secrets=ClientSecrets(b"s" * 32),
         sealer=sealer,
         check_url=Outbound(()).check,
         upstream_policy=Policy((), "TRUNKLINE_UPSTREAM_ALLOW"),

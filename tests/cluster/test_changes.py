@@ -38,6 +38,7 @@ from app.sessions.registry import SessionRegistry
 from app.sessions.session import Session
 from app.storage import audit_follower
 from app.storage.access.api_keys import ApiKeyRepository
+from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
 from app.storage.access.switches import PrincipalOff, SwitchRepository
 from app.storage.audit import Act
@@ -138,7 +139,14 @@ class Node:
         )
         issuers = IssuerRepository(self.database)
         reconciler = Reconciler(
-            self.local, self.backends.get, self.backends, self.tenants, self.keys, issuers, self.switches
+            self.local,
+            self.backends.get,
+            self.backends,
+            self.tenants,
+            self.keys,
+            issuers,
+            self.switches,
+            ConnectionRepository(self.database),
         )
         notices = None if connection is None else Notices(connection, Sealer(SECRET), name)
         self.follower = AuditFollower(self.database)

@@ -27,6 +27,7 @@ class Node:
         self.known: dict[tuple[str, str], BackendSpec] = {}
         self.sessions: list[tuple[BackendSpec, tuple[str, str, str]]] = []
         self.off = set[str]()
+        self.granted = dict[str, set[str]]()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *arguments: self.told.append((name, *arguments))
@@ -57,6 +58,9 @@ class Node:
 
     def inspected(self) -> set[str]:
         return set()
+
+    def grants(self, tenant: str) -> set[str]:
+        return self.granted.get(tenant, set())
 
     def identities(self) -> set[tuple[str, str, str]]:
         return {identity for _, identity in self.sessions}
@@ -107,6 +111,10 @@ class Stores:
         self._ask(*keys)
         return self.valid & set(keys)
 
+    async def standing_grants(self, tenant: str, grants: Collection[str], now: datetime) -> set[str]:
+        self._ask(tenant, *grants)
+        return set(grants) & {"goes on"}
+
     async def issuer(self, tenant: str, issuer: str) -> object | None:
         self._ask(tenant, issuer)
         return object() if (tenant, issuer) in self.issuers else None
@@ -125,6 +133,7 @@ class Rig:
             _Methods(standing=stores.standing),
             _Methods(find=stores.issuer),
             _Methods(off_among=stores.off_among, tenants_off=stores.tenants_off),
+            _Methods(standing=stores.standing_grants),
         )
 
     async def compare(self, affected: Affected) -> list[tuple[Any, ...]]:
@@ -239,6 +248,12 @@ async def test_everything_is_compared_each_once(rig):
     questions = [frozenset(each) for each in rig.stores.asked if each != ("warm",)]
     assert len(questions) == len(set(questions)) == 8
     assert checked in rig.node.known
+
+
+async def test_of_what_was_granted_goes_on_what_is_stored(rig):
+    assert await rig.compare(Affected(Kind.GRANTS, ("acme",))) == []
+    rig.node.granted["acme"] = {"goes on", "is over"}
+    assert await rig.compare(Affected(Kind.GRANTS, ("acme",))) == [("grants_over", "acme", {"goes on"})]
 
 
 async def test_without_an_answer_nothing_is_forgotten(rig):

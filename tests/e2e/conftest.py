@@ -1,9 +1,11 @@
 """A real Chromium before two real nodes with two tenants, and people of three roles."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,27 @@ def sit_down(chromium: Any, fleet: Fleet) -> Iterator[Callable[..., Any]]:
             return stack.enter_context(there)
 
         yield sit
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[int]:
+    """The port of a site with an empty page. As 127.0.0.1 it is another origin of the same site, so that browsers send
+    it the console's cookie too; as localhost it is another site."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>elsewhere</title>")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()

@@ -1,8 +1,6 @@
 """What another site can do to whoever has signed in, what a browser keeps afterwards, and two people in one browser."""
 
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,30 +10,6 @@ from tests.e2e.conftest import NO_PLAYWRIGHT, Fleet
 expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
 pytestmark = pytest.mark.e2e
 Sit = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[int]:
-    """The port of a site with an empty page. As 127.0.0.1 it is another origin of the same site, so that browsers send
-    it the console's cookie too; as localhost it is another site."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<!doctype html><title>elsewhere</title>")
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 _SEND = """async ([url, method, type]) => {

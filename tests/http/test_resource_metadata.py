@@ -6,7 +6,6 @@ import anyio
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from app.auth.tokens import Target
 from app.errors import RateLimited, StorageUnavailable, Unauthenticated
 from app.http import resource_metadata
 from app.http.resource_metadata import REMEMBER_S, Remembered, challenge
@@ -88,7 +87,7 @@ async def test_a_failure_is_not_remembered(rig: Rig) -> None:
     assert await rig.remembered.of("acme", "192.0.2.1") == ["https://idp.example"]
 
 
-HERE = Target("acme", "echo", "https://gw.example.com")
+BASE, HERE = "https://gw.example.com", "/t/acme/echo/mcp"
 WHERE = b'resource_metadata="https://gw.example.com/.well-known/oauth-protected-resource/t/acme/echo/mcp"'
 
 
@@ -100,7 +99,24 @@ WHERE = b'resource_metadata="https://gw.example.com/.well-known/oauth-protected-
      (False, False, b'Bearer scope="mcp:connect"')],
 )  # fmt: skip
 def test_a_refusal_leads_to_an_issuer_where_there_is_one(was_sent: bool, can_sign_in: bool, header: bytes) -> None:
-    assert challenge(Unauthenticated(token_was_sent=was_sent), HERE, can_sign_in=can_sign_in) == header
+    assert challenge(Unauthenticated(token_was_sent=was_sent), BASE, HERE, can_sign_in=can_sign_in) == header
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/t/acme/echo/mcp/", "/t/acme/echo/mcp/"),
+        ("/t/acme/echo/sse", "/t/acme/echo/sse"),
+        ("/t/acme/echo/messages", "/t/acme/echo/sse"),
+        ('/t/acme/a"b/mcp', ""),
+        ("/t/acme/echo/mcp\r\nx: y", ""),
+        ("/t/acme/echo", ""),
+    ],
+)
+def test_it_leads_to_the_metadata_of_the_address_as_it_was_spelled(path: str, named: str) -> None:
+    header = challenge(Unauthenticated(token_was_sent=False), BASE, path, can_sign_in=True)
+    where = f'resource_metadata="{BASE}/.well-known/oauth-protected-resource{named}", '
+    assert header == f'Bearer {where if named else ""}scope="mcp:connect"'.encode()
 
 
 async def test_whether_there_is_an_issuer_is_never_a_reason_to_fail(rig: Rig) -> None:

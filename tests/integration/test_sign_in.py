@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
@@ -193,6 +194,77 @@ def test_a_program_acts_by_itself_with_a_secret(gateway: Gateway, endpoint: Endp
     gateway.api("DELETE", f"/tenants/{endpoint.tenant}/clients/batch")
     assert asked(endpoint, token).status_code == 401
     assert program.token(form).json()["error"] == "invalid_client"
+
+
+def test_clients_find_the_server_wherever_they_look(gateway: Gateway, endpoint: Endpoint, program: Program):
+    """RFC 9728, RFC 8414 and the OpenID forms of it, for each spelling of an address."""
+    for path in ("/mcp", "/mcp/", "/sse"):
+        refused = httpx2.get(endpoint.base + path)
+        assert refused.status_code == 401
+        address = f"{gateway.url}/.well-known/oauth-protected-resource{endpoint.base.removeprefix(gateway.url)}{path}"
+        assert f'resource_metadata="{address}"' in refused.headers["www-authenticate"]
+        metadata = httpx2.get(address).json()
+        assert (metadata["resource"], metadata["authorization_servers"]) == (endpoint.base + path, [program.issuer])
+    well_known, path = f"{gateway.url}/.well-known", f"/oauth/{endpoint.tenant}"
+    places = [
+        f"{well_known}/oauth-authorization-server{path}",
+        f"{well_known}/openid-configuration{path}",
+        f"{program.issuer}/.well-known/openid-configuration",
+        f"{program.issuer}/.well-known/oauth-authorization-server",
+    ]
+    found = [httpx2.get(each) for each in places]
+    assert {each.text for each in found} == {found[0].text}
+    metadata = found[0].json()
+    assert metadata["issuer"] == program.issuer
+    assert metadata["code_challenge_methods_supported"] == ["S256"]
+    assert metadata["client_id_metadata_document_supported"] is True
+    assert len(httpx2.get(metadata["jwks_uri"]).json()["keys"]) == 3
+    for each in (f"{well_known}/oauth-authorization-server", f"{well_known}/oauth-protected-resource/t/a/b/other"):
+        assert httpx2.get(each).status_code == 404
+
+
+def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
+    forms: list[tuple[dict[str, str | list[str]], int, str]] = [
+        ({}, 400, "unsupported_grant_type"),
+        ({"grant_type": "password", "username": "a", "password": "b"}, 400, "unsupported_grant_type"),
+        ({"grant_type": "authorization_code", "code": "x", "client_id": "nobody"}, 401, "invalid_client"),
+        ({"grant_type": "authorization_code", "client_id": '\x00\u2028"\\'}, 401, "invalid_client"),
+        ({"grant_type": "refresh_token", "refresh_token": "tlr_x"}, 401, "invalid_client"),
+        ({"grant_type": ["refresh_token", "refresh_token"]}, 400, "invalid_request"),
+        ({"grant_type": '\u2028"\\'}, 400, "unsupported_grant_type"),
+    ]
+    for form, status, error in forms:
+        answer = program.http.post(program.issuer + "/token", data=form)
+        assert (answer.status_code, answer.json()["error"]) == (status, error), form
+        assert answer.headers["cache-control"] == "no-store"
+    assert program.http.post(program.issuer + "/token", content=b"\xff\xfe").json()["error"] == "unsupported_grant_type"
+    for body, error in ((b"[]", "invalid_client_metadata"), (b"{", "invalid_client_metadata")):
+        answer = program.http.post(program.issuer + "/register", content=body)
+        assert (answer.status_code, answer.json()["error"]) == (400, error)
+    refused = program.register(redirect_uris=["http://evil.example/callback"])
+    assert (refused.status_code, refused.json()["error"]) == (400, "invalid_redirect_uri")
+    preflight = program.http.options(program.issuer + "/token")
+    assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (204, "*")
+
+
+def test_a_request_that_is_not_right_is_told_to_the_program_only_where_it_may_be(program: Program, browser: Browser):
+    program.register()
+    for changed in ({"redirect_uri": "https://evil.example/callback"}, {"client_id": "nobody"}, {"redirect_uri": None}):
+        assert browser.http.get(program.address(**changed)).status_code == 400, changed
+    told: list[tuple[dict[str, str | None], str]] = [
+        ({"code_challenge": None}, "invalid_request"),
+        ({"code_challenge_method": "plain"}, "invalid_request"),
+        ({"code_challenge_method": None}, "invalid_request"),
+        ({"code_challenge": "short"}, "invalid_request"),
+        ({"response_type": "token"}, "unsupported_response_type"),
+        ({"response_type": '\u2028"'}, "invalid_request"),
+        ({"resource": "https://elsewhere.example/t/a/b/mcp"}, "invalid_target"),
+    ]
+    for changed, error in told:
+        answer = browser.http.get(program.address(**changed))
+        assert answer.status_code == 303, changed
+        found = {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
+        assert (found["error"], found["state"], found["iss"]) == (error, program.state, program.issuer), changed
 
 
 @pytest.fixture

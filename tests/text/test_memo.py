@@ -93,7 +93,11 @@ PARSED_AT_START = {
     "jail/sandbox/probes/targets.py",
     "http/transports/rest.py",
 }  # settings, words of a user
-BOUNDED = {"auth/outbound_urls.py", "backends/upstreams/_statuses.py"}  # look at the length first
+BOUNDED = {
+    "auth/outbound_urls.py",
+    "backends/upstreams/_statuses.py",
+    "domain/resources/clients.py",
+}  # look at the length first
 # Of proxies, which administrators give; of what npm and uv are configured to use; in a process that ends afterwards.
 FEW = {
     "auth/outbound_proxy.py",

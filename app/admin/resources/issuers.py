@@ -17,6 +17,7 @@ from app.admin.idempotency import ONCE
 from app.admin.schemas.issuers import IssuerAnswer, IssuerBody, IssuerMade, IssuerPatch
 from app.auth.outbound_urls import UrlRefused
 from app.auth.policy import is_platform_admin, may_revoke
+from app.auth.provider_client import client_secret_place
 from app.auth.tokens import place_of, source_of
 from app.domain import DEFAULT_TENANT, Issuer, Scope
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -43,6 +44,7 @@ async def create_issuer(access: MayManage, body: IssuerBody, response: Response)
         require_platform(access)
     _require_fetchable(access, body)
     issuer = _sealed(access, _record(access, body, secrets.token_hex(8)), body)
+    issuer = _client_sealed(access, issuer, body)
     await _require_tenants(access, issuer)
     warnings = await _warnings(access, issuer)
     acts = _acts(access, "issuer.create", None, issuer)
@@ -85,10 +87,7 @@ async def change_issuer(
     access.require_grant({*found.max_scopes, *body.max_scopes}, "max_scopes")
     _require_fetchable(access, body)
     changed = replace(_record(access, body, found.id), created_at=found.created_at, version=found.version)
-    if patch.secret is None and body.secret is not None:
-        changed = replace(changed, sealed_secret=found.sealed_secret)
-    else:
-        changed = _sealed(access, changed, body)
+    changed = _with_secrets(access, changed, body, patch, found)
     warnings = list[str]()
     if changed != found:
         await _require_tenants(access, changed)
@@ -189,6 +188,32 @@ def _record(access: Access, body: IssuerBody, issuer_id: str) -> Issuer:
     return issuer
 
 
+def _with_secrets(access: Access, changed: Issuer, body: IssuerBody, patch: IssuerPatch, found: Issuer) -> Issuer:
+    """With those that the patch has, and else those that there are, if they are still wanted.
+
+    Raises InvalidRequest: the client's secret would go to where it was not given for.
+    """
+    if patch.secret is None and body.secret is not None:
+        changed = replace(changed, sealed_secret=found.sealed_secret)
+    else:
+        changed = _sealed(access, changed, body)
+    is_sent = patch.sign_in is not None and patch.sign_in.client_secret is not None
+    if is_sent or body.sign_in is None or body.sign_in.client_secret is None:
+        return _client_sealed(access, changed, body)
+    if changed.discovery_url != found.discovery_url:
+        words = "it was given for another `discovery_url`; give it again, or null to remove it"
+        raise InvalidRequest(words, field="sign_in/client_secret")
+    return replace(changed, sealed_client_secret=found.sealed_client_secret)
+
+
+def _client_sealed(access: Access, issuer: Issuer, body: IssuerBody) -> Issuer:
+    secret = None if body.sign_in is None else body.sign_in.client_secret
+    if secret is None:
+        return issuer
+    sealed = access.admin.sealer.seal(secret.encode(), client_secret_place(issuer))
+    return replace(issuer, sealed_client_secret=sealed)
+
+
 def _sealed(access: Access, issuer: Issuer, body: IssuerBody) -> Issuer:
     if body.secret is None:
         return issuer
@@ -227,4 +252,6 @@ def concerned(old: Issuer | None, new: Issuer | None) -> frozenset[str]:
 def _patched(issuer: Issuer, patch: IssuerPatch) -> IssuerBody:
     members = IssuerAnswer.of(issuer).model_dump(include=set(IssuerBody.model_fields))
     members["secret"] = None if issuer.sealed_secret is None else _STORED
+    if (sign_in := members["sign_in"]) is not None:
+        sign_in["client_secret"] = _STORED if sign_in.pop("has_client_secret") else None
     return patched(IssuerBody, members, patch.model_dump(exclude_unset=True))

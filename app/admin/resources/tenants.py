@@ -25,6 +25,8 @@ from app.http.problems import responses
 
 router = ResourceRouter(tags=["tenants"])
 
+_OWN = frozenset({"inspections", "sign_in"})  # what administrators of the tenant may change
+
 
 @router.post("/tenants", status_code=201, dependencies=[ONCE], responses=responses(409))
 async def create_tenant(access: Platform, body: TenantBody, response: Response) -> TenantAnswer:
@@ -67,16 +69,17 @@ async def get_tenant(access: MayRead, response: Response) -> TenantInUse:
 async def change_tenant(
     access: MayPerhapsManage, patch: TenantPatch, response: Response, if_match: AskedState
 ) -> TenantAnswer:
-    """Changes limits, whether its backends are exempt from `SANDBOX=require`, who may read its registry, or whether its
-    sessions may be inspected: open sessions stay open, inspections that are no longer allowed end within a second on
-    every node. Administrators of the tenant may change only `inspections`, and only to something stricter. Or switches
-    the tenant off or on again: off, its sessions and processes end within a second on every node, and its keys and
-    tokens are refused, by this API too. The tenant `default` cannot be switched off, because platform administrators
-    belong to it."""
+    """Changes limits, whether its backends are exempt from `SANDBOX=require`, who may read its registry, whether its
+    sessions may be inspected, or how people connect clients (`sign_in`): open sessions stay open, inspections that are
+    no longer allowed end within a second on every node, and without `sign_in` all that people have connected. null
+    removes `sign_in`. Administrators of the tenant may change only `sign_in`, and `inspections` to something stricter.
+    Or switches the tenant off or on again: off, its sessions and processes end within a second on every node, and its
+    keys and tokens are refused, by this API too. The tenant `default` cannot be switched off, because platform
+    administrators belong to it."""
     tenant = await access.admin.tenants.get(access.tenant)
     if_match.require(TenantAnswer.of(tenant))
     changed = _patched(access, tenant, patch)
-    if not is_platform_admin(access.principal) and not _is_only_stricter(tenant, changed, patch):
+    if not is_platform_admin(access.principal) and not _is_its_own(tenant, changed, patch):
         raise Forbidden([Scope.PLATFORM_ADMIN], held=access.principal.scopes)
     if changed != tenant:
         changes = changes_of(TenantAnswer.of(tenant), TenantAnswer.of(changed))
@@ -96,10 +99,11 @@ async def delete_tenant(access: MayRegister, if_match: AskedState) -> None:
         await access.admin.tenants.delete(access.tenant, version=if_match.version(tenant.version), act=act)
 
 
-def _is_only_stricter(old: Tenant, new: Tenant, patch: TenantPatch) -> bool:
+def _is_its_own(old: Tenant, new: Tenant, patch: TenantPatch) -> bool:
     """Whether a tenant's own administrators may change this."""
     modes = get_args(InspectionMode)
-    return patch.model_fields_set == {"inspections"} and modes.index(new.inspections) >= modes.index(old.inspections)
+    is_stricter = modes.index(new.inspections) >= modes.index(old.inspections)
+    return bool(patch.model_fields_set) and patch.model_fields_set <= _OWN and is_stricter
 
 
 def _patched(access: Access, tenant: Tenant, patch: TenantPatch) -> Tenant:

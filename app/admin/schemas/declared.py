@@ -106,6 +106,7 @@ def schemas_of(resource: Resource[Any]) -> Schemas[Any]:
 
     class Own(DeclaredBody):
         model = resource.model
+        rules = resource.rules
 
     body = _model(f"{kind}Body", f"A new {resource.one}.", (Own,), {}, is_whole=False)
     body = sends(resource.members)(body)

@@ -47,6 +47,12 @@ Secret = Annotated[
     Field(description="Write-only: no answer contains it. Its UTF-8 bytes are the key."),
 ]
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+ClientSecret = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=1024),
+    AfterValidator(one_line),
+    Field(description="Of a confidential client. Write-only: answers say `has_client_secret`."),
+]
 Audience = Annotated[
     list[Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(one_line)]],
     Field(max_length=16, description="`aud` must contain one of these; empty: the URL of the endpoint."),
@@ -112,13 +118,14 @@ class TenantsBody(Strict):
 
 
 class SignInBody(Strict):
-    """How people sign in to the console with this issuer: authorization code with PKCE, as a public client."""
+    """How people sign in with this issuer: authorization code with PKCE, as a public client or with `client_secret`."""
 
     client_id: Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(one_line)]
     scope: Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(one_line)] = "openid"
     token: Literal["access_token", "id_token"] = Field(
         default="access_token", description="Which token is the credential; it is checked like any other."
     )
+    client_secret: ClientSecret | None = None
 
 
 class SignInPatch(Strict):
@@ -127,6 +134,7 @@ class SignInPatch(Strict):
     client_id: str | None = None
     scope: str | None = None
     token: Literal["access_token", "id_token"] | None = None
+    client_secret: ClientSecret | None = None
 
 
 class IssuerBody(DeclaredBody):
@@ -220,6 +228,15 @@ class IssuerPatch(Strict):
     sign_in: SignInPatch | None = None
 
 
+class SignInAnswer(Answer):
+    """How people sign in with this issuer."""
+
+    client_id: str
+    scope: str
+    token: str
+    has_client_secret: bool = Field(False, description="Whether the gateway has a secret for it, which is not shown.")
+
+
 def _tenants(served: object) -> object:
     return TenantsBody.of(served) if isinstance(served, ServedTenants) else served
 
@@ -237,9 +254,16 @@ class IssuerAnswer(Answer):
     claims: ClaimsBody
     max_scopes: SortedTexts
     tenants: Annotated[TenantsBody | None, BeforeValidator(_tenants)]
-    sign_in: SignInBody | None
+    sign_in: SignInAnswer | None
     created_at: datetime
     version: int
+
+    @classmethod
+    def of(cls, value: Issuer) -> Self:
+        shown = super().of(value)
+        if shown.sign_in is not None:
+            shown.sign_in.has_client_secret = value.sealed_client_secret is not None
+        return shown
 
 
 class IssuerMade(IssuerAnswer):

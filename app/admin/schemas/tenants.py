@@ -19,8 +19,13 @@ class LimitsBody(Strict):
 
 
 @part(SignIn)
-class SignInBody(Strict):
+class TenantSignInBody(Strict):
     """Who may connect by the address alone."""
+
+
+@patches(TenantSignInBody)
+class TenantSignInPatch(Strict):
+    """A merge patch."""
 
 
 @sends(_OWN)
@@ -32,7 +37,10 @@ class TenantBody(DeclaredBody):
 
 @patches(TenantBody)
 class TenantPatch(SwitchPatch):
-    """A merge patch: a limit that is null becomes "no limit"; null for `limits` itself restores all defaults."""
+    """A merge patch: a limit that is null becomes "no limit"; null for `limits` itself restores all defaults,
+    null for `sign_in` removes the authorization server of the tenant."""
+
+    sign_in: TenantSignInPatch | None = None
 
 
 @sends([*(each for each in _OWN if each.name != "name"), *only(Tenant, *_SWITCH)])
@@ -40,8 +48,8 @@ class TenantMembers(Strict):
     """A tenant's own members. One that the file does not name is left alone."""
 
 
-@shows(SignInBody, of_tenant=False)
-class SignInAnswer(Answer):
+@shows(TenantSignInBody, of_tenant=False)
+class TenantSignInAnswer(Answer):
     """Who may connect by the address alone."""
 
 
@@ -57,7 +65,7 @@ class TenantAnswer(Answer):
     inspections: str
     network_allow: list[str]
     packages_allow: list[str]
-    sign_in: SignInAnswer | None
+    sign_in: TenantSignInAnswer | None
     version: int
 
 

@@ -13,7 +13,7 @@ import anyio
 from app.auth.outbound_urls import FetchFailed
 from app.concurrency.single_flight import SingleFlight
 from app.domain import SignIn, is_name
-from app.domain.resources.clients import LOOPBACK, OAuthClient, parsed_redirect, redirects_to, without_port
+from app.domain.resources.clients import LOOPBACK, REGISTERED, OAuthClient, parsed_redirect, redirects_to, without_port
 from app.domain.resources.fields import Unfit, one_line
 from app.errors import NotFound
 
@@ -24,7 +24,6 @@ KEEP_AWAY_S = 86400.0  # a document whose host does not answer: its clients woul
 MAX_KEPT = 1000  # documents
 MAX_UNDER_WAY = 8  # that are fetched at once
 _LABEL = b"trunkline client secrets 1"
-_PREFIX = "r-"  # of the names of those that have registered themselves
 
 
 class ClientStore(Protocol):
@@ -74,7 +73,7 @@ class ClientSecrets:
     def name_of(self, tenant: str, metadata: Mapping[str, Any]) -> str:
         """The name of a client that registers itself: the same for the same program, whatever port it listens at."""
         text = json.dumps([tenant, metadata], sort_keys=True, separators=(",", ":"))
-        return _PREFIX + hmac.digest(self._key, text.encode(), "sha256").hex()[:40]
+        return REGISTERED + hmac.digest(self._key, text.encode(), "sha256").hex()[:40]
 
 
 class Clients:
@@ -106,7 +105,7 @@ class Clients:
             client = await self._store.get(tenant, name)
         except NotFound:
             raise ClientRefused("this tenant knows no such client; it may have been removed") from None
-        if client.origin == "registration":
+        if client.has_registered_itself:
             if not rules.registration:
                 raise ClientRefused("this tenant does not let programs register themselves any more")
             require_hosts(client.redirect_uris, rules)

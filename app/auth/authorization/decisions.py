@@ -364,6 +364,7 @@ def _backend_of(asked: Asked, known: Known, allowed: str = "") -> str:
 
 def _answered(status: int, body: Any, headers: Sequence[tuple[str, str]]) -> Decision:
     told = dict(body) if body else {}
+    status = 401 if told.get("error") == "invalid_client" else status  # RFC 6749, 5.2: for each way to authenticate
     return Decision(status, told, {name: value for name, value in headers if name.lower() == "www-authenticate"})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote_plus, urlencode, urlsplit
+from urllib.parse import unquote_plus, urlencode
 
 from app.auth._refusal import CredentialRefused
 from app.auth.authorization.access_tokens import Holder, OwnTokens, SigningKeys, narrowed
@@ -127,7 +127,7 @@ class AuthorizationServers:
     async def was_allowed(self, ask: "Ask", person: Principal) -> bool:
         """Whether the person has allowed this before, to a client that nobody else can be: to programs on people's
         machines it is said each time (RFC 8252, 8.6)."""
-        is_host = urlsplit(ask.redirect_uri).scheme == "https"
+        is_host = ask.redirect_uri.startswith("https:")
         return is_host and await self.connections.allowed(self._connection(ask, person), self.now())
 
     async def allow(self, ask: "Ask", person: Principal) -> str:
@@ -271,8 +271,7 @@ class AuthorizationServers:
         now, name = self.now(), self.client_secrets.name_of(to.tenant, same_program(client))
         values = {
             "name": name, "title": client.title, "redirect_uris": list(client.redirect_uris), "scopes": [],
-            "authentication": "none", "jwks_url": None, "origin": "registration", "salt": "", "created_at": now,
-            "changed_at": now, "version": 1,
+            "authentication": "none", "jwks_url": None, "salt": "", "changed_at": now, "version": 1,
         }  # fmt: skip
         await self.connections.register(to.tenant, values, now)
         return {

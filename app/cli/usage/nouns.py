@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from app.domain import views
-from app.domain.resources import guides, recipes, toolsets
+from app.domain.resources import clients, guides, recipes, toolsets
 from app.domain.resources.resource import Resource as Declared
 from app.domain.views import View
 
@@ -69,6 +69,10 @@ ISSUERS = Resource(
     "issuers", made_by="issuer", first=("id", "issuer", "enabled", "algorithms", "max_scopes"),
     next="trunkline issuers check {name} --tenant {tenant} token=@FILE",
 )  # fmt: skip
+OAUTH_CLIENTS = Resource.of(clients.CLIENTS)
+CONNECTIONS = Resource(
+    "connections", first=("id", "client_title", "client_host", "issuer", "subject", "backend", "used_at", "ends_at")
+)
 SESSIONS = Resource.of_view(views.SESSIONS)
 INSPECTIONS = Resource.of_view(views.INSPECTIONS)
 PROCESSES = Resource.of_view(views.PROCESSES)

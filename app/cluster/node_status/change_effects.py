@@ -108,6 +108,7 @@ class ChangeEffects:
     def tenant_changed(self, tenant: Tenant) -> None:
         """It has these limits, and is on or off."""
         self._directory.forget(tenant.name)
+        self._authenticator.forget_grants(tenant.name)
         self._registry.gates.configure(tenant.name, tenant.limits)
         self._budgets.know(tenant.name, tenant.limits)
         self._inspecting.restrict(tenant.name, tenant.inspections)
@@ -149,7 +150,6 @@ class ChangeEffects:
         def is_over(principal: Principal) -> bool:
             return principal.tenant == tenant and bool(principal.grant) and principal.grant not in standing
 
-        self._authenticator.forget_grants(tenant)
         self._registry.close_where(lambda session: is_over(session.principal), "grant_ended")
 
     def issuer_changed(self, tenant: str, issuer: str) -> None:

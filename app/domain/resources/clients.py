@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime
+from secrets import token_hex
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -98,12 +98,12 @@ def _connect_scope(scope: str) -> str:
 RedirectUri = Annotated[str, Meta(max_length=MAX_URI), _redirect]
 ConnectScope = Annotated[str, Meta(max_length=80), _connect_scope]
 Authentication = Literal["none", "secret", "private_key_jwt"]
-Origin = Literal["administrator", "registration"]
+REGISTERED = "r-"  # the names of those that have registered themselves begin so, and no others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthClient(Stored):
-    """A client by its name, which is its `client_id`. What it has registered itself (RFC 7591) is public and acts for
+    """A client by its name, which is its `client_id`. One that has registered itself (RFC 7591) is public, and acts for
     people only. `salt`: of its secret, which is derived from it and not stored."""
 
     title: Title = ""
@@ -124,9 +124,11 @@ class OAuthClient(Stored):
         "to its creation shows once; or by assertions that it signs (`jwks_url`).",
     ] = "none"
     jwks_url: Annotated[str, Meta(max_length=2000), "Where its public keys are, for `private_key_jwt`."] | None = None
-    origin: Origin = field(default="administrator", metadata=UNSENT)
-    salt: Annotated[str, stored(32)] = field(default="", repr=False, metadata=UNSENT)
-    created_at: datetime | None = field(default=None, metadata=UNSENT)
+    salt: Annotated[str, stored(32)] = field(default_factory=lambda: token_hex(16), repr=False, metadata=UNSENT)
+
+    @property
+    def has_registered_itself(self) -> bool:
+        return self.name.startswith(REGISTERED)
 
     @property
     def acts_itself(self) -> bool:
@@ -134,6 +136,8 @@ class OAuthClient(Stored):
 
 
 def _fits(client: OAuthClient) -> None:
+    if client.has_registered_itself:
+        raise Unfit("name", "names that begin with `r-` are those of clients that have registered themselves")
     if client.scopes and client.authentication == "none":
         words = "a client that acts by itself proves who it is: `authentication` is `secret` or `private_key_jwt`"
         raise Unfit("authentication", words)
@@ -143,14 +147,13 @@ def _fits(client: OAuthClient) -> None:
         raise Unfit("redirect_uris", "a client has `redirect_uris`, for people, or `scopes`, for itself")
 
 
-CLIENT_RULES = (_fits,)
-
 CLIENTS = Resource(
     OAuthClient,
     "clients",
     one="client",
     about="Programs that sign in at the tenant's own authorization server.",
     per_tenant=2000,
+    rules=(_fits,),
     columns=("name", "title", "authentication", "redirect_uris", "scopes", "changed_at"),
     words={
         "create": "Registers a client; its name is its `client_id`. Only this answer has its secret, if it gets one.",

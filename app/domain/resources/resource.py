@@ -1,6 +1,6 @@
 """Resource: what is declared of one kind of object. `app/domain/resources/guides.py` is the simplest."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -23,8 +23,8 @@ class Resource(Generic[V]):
 
     `name` stands in paths, in tables and in files; `columns` are the first ones of a list. `unlisted` members are shown
     of one object only. A row goes with its tenant, or with the object that the member `goes_with` names. `members` are
-    those of the model, if nothing else is said; `words` the descriptions of routes and bodies, where the usual ones do
-    not do.
+    those of the model, if nothing else is said; `rules` are about several of them; `words` the descriptions of routes
+    and bodies, where the usual ones do not do.
     """
 
     model: type[V]
@@ -36,6 +36,7 @@ class Resource(Generic[V]):
     unlisted: tuple[str, ...] = ()
     goes_with: str = ""
     members: tuple[DeclaredMember, ...] = ()
+    rules: tuple[Callable[[V], None], ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

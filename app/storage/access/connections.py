@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, select, update
 
 from app.domain import CLIENT_GRANT, Connection
+from app.domain.resources.clients import REGISTERED
 from app.errors import NotFound
 from app.storage._rows import matching, object_of, require_room, values_of
 from app.storage._tables import clients, connections, tenants
@@ -110,7 +111,7 @@ class ConnectionRepository:
             NotFound: there is no such tenant, or all of its places are taken by clients that are in use.
         """
         table = clients
-        theirs = and_(table.c.tenant == tenant, table.c.origin == "registration")
+        theirs = and_(table.c.tenant == tenant, table.c.name.startswith(REGISTERED))
         used = exists().where(connections.c.tenant == table.c.tenant, connections.c.client_id == table.c.name)
         idle = and_(theirs, ~used)
         async with self._database.write() as transaction:
@@ -120,10 +121,10 @@ class ConnectionRepository:
             same = matching(table, tenant=tenant, name=values["name"])
             if (await transaction.execute(select(table.c.name).where(same))).first() is not None:
                 return False
-            await transaction.execute(delete(table).where(idle, table.c.created_at < now - UNUSED))
+            await transaction.execute(delete(table).where(idle, table.c.changed_at < now - UNUSED))
             count = (await transaction.execute(select(func.count()).select_from(table).where(theirs))).scalar_one()
             if count >= MAX_REGISTERED:
-                oldest = select(table.c.name).where(idle).order_by(table.c.created_at).limit(count - MAX_REGISTERED + 1)
+                oldest = select(table.c.name).where(idle).order_by(table.c.changed_at).limit(count - MAX_REGISTERED + 1)
                 names = (await transaction.execute(oldest)).scalars().all()
                 if not names:
                     raise NotFound("Every place for clients that register themselves is in use")

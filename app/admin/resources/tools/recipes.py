@@ -1,7 +1,5 @@
 """…/recipes, of one tenant: tools of a toolset that are made of calls of its other tools."""
 
-from functools import partial
-
 from fastapi import Request
 
 from app.admin._resource import ResourceApi, Special
@@ -48,6 +46,6 @@ router = ResourceApi(
         before=_require_sound,
         shown=CheckedRecipe,
         show=_checked,
-        show_new=partial(_with, []),  # it was checked before it was stored
+        show_new=lambda _, recipe: _with([], recipe),  # it was checked before it was stored
     ),
 ).router
