@@ -125,7 +125,7 @@ FAULTS_OF_SIGN_IN = (
     Fault(
         "a program on somebody's machine is remembered",
         SERVER,
-        'is_host = urlsplit(ask.redirect_uri).scheme == "https"',
+        'is_host = ask.redirect_uri.startswith("https:")',
         "is_host = True",
         FLOW,
     ),

@@ -132,8 +132,8 @@ async def test_what_vouches_for_nobody_here_is_refused(job, assertion):
 async def test_only_a_client_that_an_administrator_knows_and_that_proves_it_sends_assertions(job):
     good = of_person()
     assert (await exchanged(job, good, client_secret="wrong")).body["error"] == "invalid_client"
-    job.client("theirs", origin="registration")
-    answered = await exchanged(job, of_person(client_id="theirs"), "theirs")
+    job.client("r-theirs")
+    answered = await exchanged(job, of_person(client_id="r-theirs"), "r-theirs")
     assert answered.body["error"] == "unauthorized_client"
     url = job.document()
     answered = await job.post(grant_type=JWT_BEARER, client_id=url, assertion=of_person(client_id=url))

@@ -236,12 +236,12 @@ async def test_nor_does_a_client_of_one_host_send_people_to_another_that_is_not_
 
 async def test_a_client_that_has_registered_itself_is_under_the_rules_and_an_administrators_is_not(rig):
     rig.client("mine")
-    rig.client("theirs", origin="registration")
+    rig.client("r-theirs")
     for rules in (SignIn(registration=False), SignIn(block_hosts=("app.example",))):
         await find(rig, "mine", rules)
-        await refused(rig, "theirs", rules)
-    client = await find(rig, "theirs")
-    assert (client.host, client.title) == ("app.example", "theirs")
+        await refused(rig, "r-theirs", rules)
+    client = await find(rig, "r-theirs")
+    assert (client.host, client.title) == ("app.example", "r-theirs")
     with pytest.raises(ClientRefused):
         await Clients(rig, rig.client_documents).find("zenith", "mine", SignIn())
 

@@ -172,7 +172,7 @@ async def test_only_what_nobody_else_can_be_is_remembered(rig):
         ({"code": ...}, "invalid_request", 400),
         ({"code": "tlc_" + "0" * 16 + ".0." + "A" * 32}, "invalid_grant", 400),
         ({"client_id": ...}, "invalid_client", 401),
-        ({"client_id": "nobody"}, "invalid_client", 400),
+        ({"client_id": "nobody"}, "invalid_client", 401),
         ({"client_id": "other"}, "invalid_grant", 400),
         ({"client_secret": "x"}, "invalid_client", 401),
         ({"grant_type": ...}, "invalid_request", 400),
@@ -255,7 +255,7 @@ async def test_a_confidential_client_proves_who_it_is_and_needs_pkce_as_well(rig
     ):
         answered = await rig.post(TO, header, **redemption(code, **{**good, **form}))
         assert answered.body["error"] == name, (header, form)
-        assert name != "invalid_client" or answered.status == 401 or not header, (header, form)
+        assert answered.status == (401 if name == "invalid_client" else 400), (header, form)
     answered = await rig.post(TO, basic("web", secret), **redemption(code, client_id=...))
     assert answered.status == 200
     refused = await rig.refresh(answered.body["refresh_token"], "web")

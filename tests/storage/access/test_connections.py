@@ -54,7 +54,7 @@ def make() -> Callable[..., Connection]:
 def client(name: str, at: datetime = NOW) -> dict[str, Any]:
     return {
         "name": name, "title": "", "redirect_uris": ["http://localhost/cb"], "scopes": [], "authentication": "none",
-        "jwks_url": None, "origin": "registration", "salt": "", "created_at": at, "changed_at": at, "version": 1,
+        "jwks_url": None, "salt": "", "changed_at": at, "version": 1,
     }  # fmt: skip
 
 
@@ -203,36 +203,41 @@ async def standing(repository: ConnectionRepository, *names: str) -> set[str]:
 
 
 async def test_a_client_registers_once(repository):
-    assert await repository.register("acme", client("a"), NOW)
-    assert not await repository.register("acme", {**client("a"), "title": "other"}, NOW)
-    assert await repository.register("zenith", client("a"), NOW)
+    assert await repository.register("acme", client("r-a"), NOW)
+    assert not await repository.register("acme", {**client("r-a"), "title": "other"}, NOW)
+    assert await repository.register("zenith", client("r-a"), NOW)
     with pytest.raises(NotFound):
-        await repository.register("nobody", client("a"), NOW)
+        await repository.register("nobody", client("r-a"), NOW)
 
 
 async def test_those_that_nobody_connects_go_after_a_day(repository, make):
-    for name in ("used", "unused"):
+    for name in ("r-used", "r-unused"):
         await repository.register("acme", client(name), NOW)
-    await repository.register("acme", {**client("mine"), "origin": "administrator"}, NOW)
-    await repository.add(make(client_id="used"))
-    await repository.add(make(client_id="unused", tenant="zenith"))
-    await repository.register("acme", client("new", NOW + DAY), NOW + DAY)
-    assert await standing(repository, "used", "unused", "mine", "new") == {"used", "unused", "mine", "new"}
+    await repository.register("acme", client("mine"), NOW)
+    await repository.add(make(client_id="r-used"))
+    await repository.add(make(client_id="r-unused", tenant="zenith"))
+    await repository.register("acme", client("r-new", NOW + DAY), NOW + DAY)
+    assert await standing(repository, "r-used", "r-unused", "mine", "r-new") == {"r-used", "r-unused", "mine", "r-new"}
     later = NOW + DAY + timedelta(seconds=1)
-    await repository.register("acme", client("newer", later), later)
-    assert await standing(repository, "used", "unused", "mine", "new", "newer") == {"used", "mine", "new", "newer"}
+    await repository.register("acme", client("r-newer", later), later)
+    assert await standing(repository, "r-used", "r-unused", "mine", "r-new", "r-newer") == {
+        "r-used",
+        "mine",
+        "r-new",
+        "r-newer",
+    }
 
 
 async def test_a_flood_of_registrations_takes_the_places_of_what_nobody_uses(repository, make, monkeypatch):
     monkeypatch.setattr(module, "MAX_REGISTERED", 3)
-    await repository.register("acme", {**client("mine"), "origin": "administrator"}, NOW)
-    for second, name in enumerate(("used", "a", "b", "c", "d")):
+    await repository.register("acme", client("mine"), NOW)
+    for second, name in enumerate(("r-used", "r-a", "r-b", "r-c", "r-d")):
         await repository.register("acme", client(name, NOW + timedelta(seconds=second)), NOW)
-        if name == "used":
-            await repository.add(make(client_id="used"))
-    assert await standing(repository, "mine", "used", "a", "b", "c", "d") == {"mine", "used", "c", "d"}
-    for name in "cd":
+        if name == "r-used":
+            await repository.add(make(client_id="r-used"))
+    assert await standing(repository, "mine", "r-used", "r-a", "r-b", "r-c", "r-d") == {"mine", "r-used", "r-c", "r-d"}
+    for name in ("r-c", "r-d"):
         await repository.add(make(client_id=name))
     with pytest.raises(NotFound):
-        await repository.register("acme", client("e"), NOW)
-    await repository.register("zenith", client("e"), NOW)
+        await repository.register("acme", client("r-e"), NOW)
+    await repository.register("zenith", client("r-e"), NOW)
