@@ -52,6 +52,11 @@ class Client:
         return redirects_to(uri, self.redirect_uris)
 
     @property
+    def is_administrators(self) -> bool:
+        """Whether an administrator has registered it, and not whoever asks."""
+        return self.stored is not None and not self.stored.has_registered_itself
+
+    @property
     def authentication(self) -> str:
         return "none" if self.stored is None else self.stored.authentication
 

@@ -258,7 +258,7 @@ class _Registered(ClientMixin):  # type: ignore[misc]
         stored = self.client.stored
         if grant_type == "client_credentials":
             return stored is not None and stored.acts_itself
-        return grant_type != JWT_BEARER or (stored is not None and not stored.has_registered_itself)
+        return grant_type != JWT_BEARER or self.client.is_administrators
 
 
 class _Challenge(CodeChallenge):  # type: ignore[misc]
