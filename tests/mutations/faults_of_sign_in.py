@@ -25,6 +25,13 @@ FAULTS_OF_SIGN_IN = (
         FLOW,
     ),
     Fault(
+        "the address of the gateway leads to anybody's site",
+        SERVER,
+        'if uri[:6].lower() == "https:" and not client.is_administrators:',
+        "if False:",
+        FLOW,
+    ),
+    Fault(
         "a request of an authorization may say a thing twice",
         SERVER,
         "        if request.repeated:\n",

@@ -116,6 +116,18 @@ async def test_a_client_is_told_what_is_wrong_with_its_request(rig, changes, nam
     assert (found["error"], found["state"], found["iss"]) == (name, "s t&a=t", TO.issuer)
 
 
+async def test_a_wrong_request_of_whoever_has_registered_leads_to_no_other_site(rig):
+    """RFC 9700, 4.11.2: else the address of the gateway leads wherever somebody likes, without a word to anybody."""
+    registered = await rig.servers.register(TO, {"redirect_uris": [WEB, HERE]})
+    for client_id, is_sent in ((rig.document(), False), (registered["client_id"], False), ("cli", True)):
+        error = await not_asked(rig, client_id=client_id, redirect_uri=WEB, response_type="token")
+        assert (error.location is not None) is is_sent
+        assert (await not_asked(rig, client_id=client_id, response_type="token")).location is not None
+    shouting = "HTTPS://evil.example/cb"
+    mine = rig.document("https://evil.example/c.json", redirect_uris=[shouting])
+    assert (await not_asked(rig, client_id=mine, redirect_uri=shouting, response_type="token")).location is None
+
+
 async def test_a_client_without_redirect_addresses_asks_nobody(rig):
     rig.client("job", scopes=("mcp:connect",), authentication="secret")
     assert (await not_asked(rig, client_id="job")).location is None
