@@ -62,7 +62,7 @@ class OwnRig(Rig):
         )
         self.own = OwnTokens(SigningKeys(b"s" * 32), self, keys, tokens, self.now)
         self.authenticator = Authenticator(keys, failures, *clocks, tokens=tokens, own=self.own)
-        self.key = key_id(self.store.add(maker))
+        self.key = str(key_id(self.store.add(maker)))
 
     async def standing(self, tenant: str, grants: Collection[str], now: datetime) -> set[str]:
         return self.grants & set(grants)
