@@ -82,6 +82,9 @@ async def test_what_is_changed_in_a_token_makes_it_none(rig):
         "something more": token + ".AA",
         "nothing": "",
     }
+    rig.client("job", "zenith", scopes=("mcp:connect",), authentication="secret")
+    of_client = {**claims, "grant": CLIENT_GRANT + "job", "idp": CLIENT_ISSUER, "aud": f"{BASE}/t/zenith"}
+    wrong["for a client of another tenant"] = signed(rig, {}, {**of_client, "iss": OTHERS.issuer})
     for what, each in wrong.items():
         with pytest.raises(CredentialRefused):
             assert await rig.own.verify(each) is None, what
