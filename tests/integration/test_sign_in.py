@@ -313,7 +313,7 @@ def test_clients_find_the_server_wherever_they_look(gateway: Gateway, endpoint: 
 
 def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
     forms: list[tuple[dict[str, str | list[str]], int, str]] = [
-        ({}, 400, "unsupported_grant_type"),
+        ({}, 400, "invalid_request"),
         ({"grant_type": "password", "username": "a", "password": "b"}, 400, "unsupported_grant_type"),
         ({"grant_type": "authorization_code", "code": "x", "client_id": "nobody"}, 401, "invalid_client"),
         ({"grant_type": "authorization_code", "client_id": '\x00\u2028"\\'}, 401, "invalid_client"),
@@ -325,7 +325,7 @@ def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
         answer = program.http.post(program.issuer + "/token", data=form)
         assert (answer.status_code, answer.json()["error"]) == (status, error), form
         assert answer.headers["cache-control"] == "no-store"
-    assert program.http.post(program.issuer + "/token", content=b"\xff\xfe").json()["error"] == "unsupported_grant_type"
+    assert program.http.post(program.issuer + "/token", content=b"\xff\xfe").json()["error"] == "invalid_request"
     for body, error in ((b"[]", "invalid_client_metadata"), (b"{", "invalid_client_metadata")):
         answer = program.http.post(program.issuer + "/register", content=body)
         assert (answer.status_code, answer.json()["error"]) == (400, error)

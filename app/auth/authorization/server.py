@@ -111,6 +111,9 @@ class AuthorizationServers:
         except (decisions.OAuth2Error, ValueError) as error:
             name = getattr(error, "error", None) or "invalid_request"
             words = getattr(error, "description", None) or "The request is not valid."
+            # Whoever has registered: no open redirect (RFC 9700, 4.11.2).
+            if uri[:6].lower() == "https:" and not client.is_administrators:
+                raise NotAsked(f"The request of {client.host or client.title} is not valid: {words}") from None
             location = _location(to, uri, request.form.get("state", ""), error=name, error_description=words)
             raise NotAsked(words, location) from None
 
