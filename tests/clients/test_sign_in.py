@@ -39,7 +39,7 @@ async def test_mcp_remote_needs_the_address_alone(gateway: Gateway, tmp_path: Pa
         with first:
             try:
                 assert first.stderr is not None
-                said = next(found for line in first.stderr if (found := _address(line)) is not None)
+                said = next(at for line in first.stderr if (at := _address(line)) is not None)
                 assert httpx2.get(person.sent_to(said[0]), timeout=30).status_code == 200
                 assert any("Proxy established" in line for line in first.stderr)
             finally:

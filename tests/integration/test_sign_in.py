@@ -337,7 +337,12 @@ def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
 
 def test_a_request_that_is_not_right_is_told_to_the_program_only_where_it_may_be(program: Program, browser: Browser):
     program.register()
-    for changed in ({"redirect_uri": "https://evil.example/callback"}, {"client_id": "nobody"}, {"redirect_uri": None}):
+    wrong: list[dict[str, str | None]] = [
+        {"redirect_uri": "https://evil.example/callback"},
+        {"client_id": "nobody"},
+        {"redirect_uri": None},
+    ]
+    for changed in wrong:
         assert browser.http.get(program.address(**changed)).status_code == 400, changed
     told: list[tuple[dict[str, str | None], str]] = [
         ({"code_challenge": None}, "invalid_request"),

@@ -55,7 +55,8 @@ BAD = [
     "javascript:alert(1)", "JAVASCRIPT:/x", "data:text/html,x", "data:/x", "file:///etc/passwd", "blob:/x", "about:/x",
     "vbscript:/x", "view-source:/x", "intent:/x", "ws://app.example/", "ftp://app.example/", "mailto:a@b", "tel:/1",
     "urn:ietf:wg:oauth:2.0:oob", "cursor://a@b/cb", "cursor:cb", "cursor", "1a://x",
-    "https://app.example/" + "a" * 1000, "https://app.example/<script>", 'https://app.example/"', "https://app.example/{x}", "https://app.example/^",
+    "https://app.example/" + "a" * 1000, "https://app.example/<script>", 'https://app.example/"',
+    "https://app.example/{x}", "https://app.example/^",
 ]  # fmt: skip
 
 
