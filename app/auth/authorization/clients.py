@@ -133,7 +133,8 @@ class ClientDocuments:
         self._get, self._clock = get, clock
         self._known: dict[str, _Kept] = {}  # the oldest is first
         self._flight = SingleFlight[str]()
-        self._under_way = anyio.CapacityLimiter(MAX_UNDER_WAY)
+        # Whoever asks for slow documents of their own holds up others that are new, and none that is known.
+        self._first, self._again = anyio.CapacityLimiter(MAX_UNDER_WAY), anyio.CapacityLimiter(MAX_UNDER_WAY)
 
     async def find(self, url: str) -> Mapping[str, Any]:
         """The document. Raises ClientRefused."""
@@ -151,7 +152,8 @@ class ClientDocuments:
 
     async def _fetched(self, url: str, before: _Kept | None) -> _Kept:
         try:
-            async with self._under_way:
+            is_known = before is not None and not isinstance(before.found, str)
+            async with self._again if is_known else self._first:
                 text = await self._get(url)
             document = _document(url, text)
         except FetchFailed as error:

@@ -11,6 +11,8 @@ from app.auth.authorization.clients import (
     KEEP_FAILED_S,
     KEEP_S,
     MAX_DOCUMENT_BYTES,
+    MAX_UNDER_WAY,
+    ClientDocuments,
     ClientRefused,
     Clients,
     ClientSecrets,
@@ -55,8 +57,8 @@ BAD = [
     "javascript:alert(1)", "JAVASCRIPT:/x", "data:text/html,x", "data:/x", "file:///etc/passwd", "blob:/x", "about:/x",
     "vbscript:/x", "view-source:/x", "intent:/x", "ws://app.example/", "ftp://app.example/", "mailto:a@b", "tel:/1",
     "urn:ietf:wg:oauth:2.0:oob", "cursor://a@b/cb", "cursor:cb", "cursor", "1a://x",
-    "https://app.example/" + "a" * 1000, "https://app.example/<script>", 'https://app.example/"',
-    "https://app.example/{x}", "https://app.example/^",
+    "https://app.example/" + "a" * 1000, "https://app.example/<script>",
+    'https://app.example/"', "https://app.example/{x}", "https://app.example/^",
 ]  # fmt: skip
 
 
@@ -187,6 +189,26 @@ async def test_a_document_whose_host_is_away_is_good_for_a_day(rig):
     rig.documents[URL] = b"{}"  # its host has answered: it is none any more
     rig.elapsed_s += KEEP_S
     assert "cannot be used" in await refused(rig)
+
+
+async def test_slow_hosts_of_strangers_do_not_hold_up_a_client_that_is_known():
+    gate, now = anyio.Event(), 1000.0
+
+    async def get(url: str) -> bytes:
+        if "slow" in url:
+            await gate.wait()
+        return json.dumps({"client_id": url, "redirect_uris": [WEB]}).encode()
+
+    documents = ClientDocuments(get, lambda: now)
+    await documents.find(URL)
+    now += KEEP_S
+    async with anyio.create_task_group() as tasks:
+        for number in range(2 * MAX_UNDER_WAY):
+            tasks.start_soon(documents.find, f"https://slow.example/{number}")
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(5):
+            await documents.find(URL)
+        gate.set()
 
 
 async def test_documents_that_are_remembered_are_bounded(rig, monkeypatch):
