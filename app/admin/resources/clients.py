@@ -30,7 +30,7 @@ def _merged(access: Access, found: OAuthClient, patch: BaseModel) -> OAuthClient
     """Raises Conflict: it has registered itself, or would have a secret that nobody has seen."""
     if found.has_registered_itself:
         raise Conflict("a client that has registered itself is not changed, only removed: create one of your own")
-    changed = replace(_API.merged(access, found, patch), salt=found.salt)
+    changed: OAuthClient = replace(_API.merged(access, found, patch), salt=found.salt)
     if changed.authentication == "secret" != found.authentication:
         raise Conflict("only the answer to its creation shows a client's secret: create another one")
     return changed
