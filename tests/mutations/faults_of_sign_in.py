@@ -69,8 +69,8 @@ FAULTS_OF_SIGN_IN = (
     Fault(
         "a code is good for ever",
         SERVER,
-        "if presented.turn == 0 and age_s > CODE_S:",
-        "if False:",
+        "ends_at=now + timedelta(seconds=CODE_S),",
+        "ends_at=now + timedelta(days=1),",
         FLOW,
     ),
     Fault(

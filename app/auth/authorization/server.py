@@ -210,8 +210,6 @@ class AuthorizationServers:
         if presented.turn != old.turn and not is_again:
             await self.trail.ended(old, "its code or a refresh token was used twice")
             return None
-        if presented.turn == 0 and age_s > CODE_S:
-            return None
         try:
             known = await self.people.confirmed(old)
         except PersonGone as gone:

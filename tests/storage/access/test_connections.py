@@ -44,7 +44,7 @@ def make() -> Callable[..., Connection]:
             f"{next(numbers):016x}", "acme", "https://app.example/" + "c" * 970, "An äpp", "key", "k", "",
             frozenset({"mcp:connect:echo", "mcp:connect:files"}), "https://gw.example", "http://127.0.0.1:1/cb",
             "c" * 43,
-            NOW, NOW, NOW + DAY,
+            NOW, NOW, NOW + DAY, turn=1,
         )  # fmt: skip
         return replace(made, **more)
 
@@ -156,6 +156,11 @@ async def test_a_person_has_so_many_and_the_one_used_longest_ago_makes_room(repo
     new = make(turned_at=NOW + timedelta(seconds=10))
     await repository.add(new)
     assert await ids(repository) == [used[0].id, used[2].id, other.id, new.id]
+    waiting = [make(turned_at=NOW + timedelta(seconds=20), turn=0) for _ in range(4)]
+    for each in waiting:
+        await repository.add(each)  # codes that nobody redeems end nothing that is in use, but the one they stand for
+    assert await ids(repository) == [used[2].id, other.id, new.id]
+    assert not await repository.allowed(make(subject="nobody", turn=0), NOW)
 
 
 async def test_a_tenant_has_so_many_and_those_that_are_over_make_room(repository, make, monkeypatch):
