@@ -75,7 +75,7 @@ async def test_a_connection_comes_back_as_it_was_stored_to_its_own_tenant_until_
 
 
 async def test_a_turn_counts_once(repository, make):
-    old = make()
+    old = make(turn=0)
     await repository.add(old)
     won = list[bool]()
 
