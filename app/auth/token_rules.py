@@ -40,6 +40,14 @@ class Target(NamedTuple):
             return f"{self.base_url}/t/{self.tenant}/{self.backend}/mcp"
         return f"{self.base_url}/api/v1/tenants/{self.tenant}"
 
+    @property
+    def spellings(self) -> Sequence[str]:
+        """The addresses at which clients know it: a provider may put any of them into a token."""
+        if not self.backend:
+            return (self.resource,)
+        sse = f"{self.base_url}/t/{self.tenant}/{self.backend}/sse"
+        return (self.resource, self.resource + "/", sse, sse + "/")
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -5,7 +5,7 @@ and the scopes. A token is good for one target: the tenant of its issuer, and th
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,10 +47,14 @@ class Tokens:
             CredentialRefused: the token is not valid, or not for this target.
             StorageUnavailable: the store does not answer.
         """
-        return await self.verify_for(token_form.read(text), target.tenant, resource=target.resource)
+        return await self.verify_for(token_form.read(text), target.tenant, resources=target.spellings)
 
     async def verify_for(
-        self, sent: Sent, tenant: str, as_if: Callable[[Issuer], Issuer] = lambda issuer: issuer, resource: str = ""
+        self,
+        sent: Sent,
+        tenant: str,
+        as_if: Callable[[Issuer], Issuer] = lambda issuer: issuer,
+        resources: Sequence[str] = (),
     ) -> Principal:
         """As `verify`; the issuer is as it is registered, but for what `as_if` changes of it."""
         facts = {"issuer": shown(sent.claims.get("iss")), "kid": shown(sent.kid)}
@@ -58,7 +62,7 @@ class Tokens:
             _require(rules.header(sent))
             issuer = as_if(await self._issuer(tenant, sent.claims.get("iss")))
             facts["issuer_id"] = issuer.id
-            case = Case(sent, issuer, tenant, (resource,), self._now().timestamp())
+            case = Case(sent, issuer, tenant, resources, self._now().timestamp())
             _require(rules.algorithm(case))
             _require(self.signature(sent, await self._key(issuer, sent)))
             for rule in rules.CLAIM_RULES:

@@ -79,7 +79,7 @@ class Principal:
 
     For an API key `issuer` is "key" and `subject` the key's id. At `expires_at` (Unix time) the credential expires, and
     what was opened with it ends. `grant`: on what a token of our own stands, the id of a Connection, or CLIENT_GRANT
-    and the name of a client; such a token is for MCP endpoints only.
+    with the name and `mark` of a client; such a token is for MCP endpoints only.
     """
 
     tenant: str

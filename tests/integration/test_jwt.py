@@ -355,15 +355,15 @@ async def test_the_log_says_why_a_token_was_refused_also_in_a_flood_of_others(ec
 # --- challenges and metadata (RFC 9728, RFC 6750)
 
 
-def metadata_url(endpoint: Endpoint, name: str | None = None) -> str:
-    path = f"/t/{endpoint.tenant}/{name or endpoint.name}/mcp"
+def metadata_url(endpoint: Endpoint, name: str | None = None, kind: str = "mcp") -> str:
+    path = f"/t/{endpoint.tenant}/{name or endpoint.name}/{kind}"
     return f"{endpoint.gateway.url}/.well-known/oauth-protected-resource{path}"
 
 
 async def test_a_refusal_says_where_tokens_come_from(echo: Endpoint, idp: Idp) -> None:
     trust(echo, idp)
-    where = f'resource_metadata="{metadata_url(echo)}"'
-    for url in (echo.mcp, echo.mcp + "/"):
+    for url, kind in ((echo.mcp, "mcp"), (echo.mcp + "/", "mcp/")):  # as the client spells it, which compares
+        where = f'resource_metadata="{metadata_url(echo, kind=kind)}"'
         assert post(url).headers["www-authenticate"] == f'Bearer {where}, scope="mcp:connect"'
         for wrong in ("x.y.z", "nonsense", token(idp, "https://other.example.com")):
             challenge = post(url, wrong).headers["www-authenticate"]
@@ -372,7 +372,8 @@ async def test_a_refusal_says_where_tokens_come_from(echo: Endpoint, idp: Idp) -
         assert without.status_code == 403
         challenge = without.headers["www-authenticate"]
         assert challenge == f'Bearer error="insufficient_scope", scope="mcp:connect", {where}'
-    stream = httpx2.get(echo.sse)
+        assert post(url, token(idp, url)).status_code == 200
+    stream, where = httpx2.get(echo.sse), f'resource_metadata="{metadata_url(echo, kind="sse")}"'
     assert (stream.status_code, stream.headers["www-authenticate"]) == (401, f'Bearer {where}, scope="mcp:connect"')
 
 
@@ -413,7 +414,9 @@ async def test_the_metadata_name_the_resource_and_the_tenants_issuers(echo: Endp
         "bearer_methods_supported": ["header"],
         "resource_name": f"{echo.name} of {echo.tenant}",
     }
-    assert httpx2.get(metadata_url(echo) + "/").json() == answer.json()
+    for kind in ("mcp/", "sse", "sse/"):
+        resource = echo.mcp.removesuffix("mcp") + kind
+        assert httpx2.get(metadata_url(echo, kind=kind)).json() == {**answer.json(), "resource": resource}
 
 
 async def test_the_metadata_do_not_tell_which_backends_and_tenants_exist(echo: Endpoint, idp: Idp) -> None:
@@ -435,7 +438,7 @@ async def test_the_metadata_do_not_tell_which_backends_and_tenants_exist(echo: E
         "",
         "/oauth-protected-resource",
         "/oauth-protected-resource/t/acme/echo",
-        "/oauth-protected-resource/t/acme/echo/sse",
+        "/oauth-protected-resource/t/acme/echo/other",
         "/oauth-protected-resource/t/UP/echo/mcp",
         "/oauth-protected-resource/t/a%0d%0ab/echo/mcp",
         "/oauth-authorization-server",

@@ -279,9 +279,15 @@ def test_a_program_acts_by_itself_with_a_secret(gateway: Gateway, endpoint: Endp
     assert "refresh_token" not in answer.json()
     assert asked(endpoint, token).status_code == 200
     assert program.token({**form, "client_secret": "tls_wrong"}).json()["error"] == "invalid_client"
-    gateway.api("DELETE", f"/tenants/{endpoint.tenant}/clients/batch")
+    path = f"/tenants/{endpoint.tenant}/clients"
+    gateway.api("PATCH", f"{path}/batch", {"scopes": ["mcp:connect:other"]})
+    assert asked(endpoint, token).status_code == 401
+    token = program.token(form).json()["access_token"]
+    gateway.api("DELETE", f"{path}/batch")
     assert asked(endpoint, token).status_code == 401
     assert program.token(form).json()["error"] == "invalid_client"
+    gateway.api("POST", path, body)
+    assert asked(endpoint, token).status_code == 401  # another client of the same name
 
 
 def test_clients_find_the_server_wherever_they_look(gateway: Gateway, endpoint: Endpoint, program: Program):

@@ -20,9 +20,9 @@ class NewClientAnswer(_SCHEMAS.answer):  # type: ignore[name-defined, misc]
     secret: str | None = Field(None, description="Only of a new client with `authentication: secret`.")
 
 
-async def _end_what_it_has(access: Access, old: OAuthClient | None, _new: OAuthClient | None) -> None:
-    """What it has connected ends with it, and where it becomes another."""
-    if old is not None:
+async def _end_what_it_has(access: Access, old: OAuthClient | None, new: OAuthClient | None) -> None:
+    """What it has connected ends with it, and where it becomes another, not where it is called otherwise."""
+    if old is not None and (new is None or replace(old, title=new.title) != new):
         await access.admin.connections.end_of_client(access.tenant, old.name)
 
 

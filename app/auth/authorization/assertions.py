@@ -13,7 +13,7 @@ from app.auth.authorization.clients import Client
 from app.auth.jwks import KeyNotFound, KeySets, KeySource
 from app.auth.token_rules import Case
 from app.auth.tokens import Tokens
-from app.domain import CLIENT_GRANT, Issuer
+from app.domain import Issuer
 
 PERSON_TYPE = "oauth-id-jag+jwt"
 MAX_LIFE_S = 3600  # of an assertion of a client: whoever steals one has it for so long
@@ -75,7 +75,7 @@ class Assertions:
         except CredentialRefused:
             return None
         scopes = _within(principal.scopes, sent.claims.get("resource"), to)
-        return Holder(principal.issuer, principal.subject, scopes, CLIENT_GRANT + client.client_id, client.client_id)
+        return Holder(principal.issuer, principal.subject, scopes, client.grant, client.client_id)
 
 
 def _within(scopes: frozenset[str], resource: object, to: Addresses) -> frozenset[str]:

@@ -12,7 +12,7 @@ import anyio
 
 from app.auth.outbound_urls import FetchFailed
 from app.concurrency.single_flight import SingleFlight
-from app.domain import SignIn, is_name
+from app.domain import CLIENT_GRANT, SignIn, is_name
 from app.domain.resources.clients import LOOPBACK, REGISTERED, OAuthClient, parsed_redirect, redirects_to, without_port
 from app.domain.resources.fields import Unfit, one_line
 from app.errors import NotFound
@@ -59,6 +59,11 @@ class Client:
     @property
     def authentication(self) -> str:
         return "none" if self.stored is None else self.stored.authentication
+
+    @property
+    def grant(self) -> str:
+        """On what tokens stand that are not of a connection (`Principal.grant`)."""
+        return f"{CLIENT_GRANT}{self.client_id} {'' if self.stored is None else self.stored.mark}"
 
 
 class ClientSecrets:

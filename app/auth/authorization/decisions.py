@@ -21,7 +21,7 @@ from authlib.oauth2.rfc7636 import CodeChallenge
 from app.auth.authorization.access_tokens import LIFE_S, Holder, narrowed
 from app.auth.authorization.addresses import Addresses
 from app.auth.authorization.clients import Client
-from app.domain import CLIENT_GRANT, CLIENT_ISSUER, Connection
+from app.domain import CLIENT_ISSUER, Connection
 
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -192,7 +192,7 @@ class _Server(AuthorizationServer):  # type: ignore[misc]
             holder = user
         else:
             own = client.client.stored.scopes
-            holder = Holder(CLIENT_ISSUER, client.client_id, own, CLIENT_GRANT + client.client_id, client.client_id)
+            holder = Holder(CLIENT_ISSUER, client.client_id, own, client.client.grant, client.client_id)
         backend = _backend_of(request, known, "" if connection is None else connection.backend)
         scopes = narrowed(holder.scopes, backend)
         if not scopes:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from hashlib import sha256
 from secrets import token_hex
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -134,6 +135,13 @@ class OAuthClient(Stored):
     def acts_itself(self) -> bool:
         return bool(self.scopes)
 
+    @property
+    def mark(self) -> str:
+        """Of what its tokens stand on: another one where it may do something else, proves itself otherwise, or is
+        another client of the same name."""
+        facts = (self.salt, self.authentication, self.jwks_url, *sorted(self.scopes))
+        return sha256(repr(facts).encode()).hexdigest()[:16]
+
 
 def _fits(client: OAuthClient) -> None:
     if client.has_registered_itself:
@@ -159,7 +167,7 @@ CLIENTS = Resource(
         "create": "Registers a client; its name is its `client_id`. Only this answer has its secret, if it gets one.",
         "list": "The tenant's clients by name, those included that have registered themselves. Clients with a metadata "
         "document are not stored.",
-        "change": "Changes a client. If it may do less, what it has connected ends.",
+        "change": "Changes a client. What it has connected ends, unless only its title changes.",
         "delete": "Removes a client, and ends all that it has connected.",
     },
 )

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, select, update
 
 from app.domain import CLIENT_GRANT, Connection
-from app.domain.resources.clients import REGISTERED
+from app.domain.resources.clients import REGISTERED, OAuthClient
 from app.errors import NotFound
 from app.storage._rows import matching, object_of, require_room, values_of
 from app.storage._tables import clients, connections, tenants
@@ -40,12 +40,13 @@ class ConnectionRepository:
 
     async def standing(self, tenant: str, grants: Collection[str], now: datetime) -> set[str]:
         """Those of these grants (`Principal.grant`) that are not over."""
-        names = {each.removeprefix(CLIENT_GRANT): each for each in grants if each.startswith(CLIENT_GRANT)}
+        names = {each.removeprefix(CLIENT_GRANT).partition(" ")[0] for each in grants if each.startswith(CLIENT_GRANT)}
         good = connections.c.id.in_(grants), connections.c.tenant == tenant, connections.c.ends_at > now, _SIGN_IN
         served = exists().where(tenants.c.name == tenant, tenants.c.sign_in.is_not(None))
         named = clients.c.tenant == tenant, clients.c.name.in_(names), served
         found = {row.id for row in await self._database.rows(select(connections.c.id).where(*good))}
-        return found | {names[row.name] for row in await self._database.rows(select(clients.c.name).where(*named))}
+        known = [object_of(OAuthClient, row) for row in await self._database.rows(select(clients).where(*named))]
+        return found | {f"{CLIENT_GRANT}{each.name} {each.mark}" for each in known}.intersection(grants)
 
     async def list(
         self, tenant: str, now: datetime, *, person: tuple[str, str] | None = None, after: str = "", limit: int

@@ -132,17 +132,20 @@ async def test_what_a_client_has_connected_ends_when_it_is_changed_or_removed(ri
     for body in (DESK, {**DESK, "name": "other"}):
         await rig.ask("POST", PATH, body)
     of_desk, of_other = await allow(rig, client_id="desk"), await allow(rig, client_id="other")
-    answer = await rig.ask(way, f"{PATH}/desk", {"title": "New"} if way == "PATCH" else None)
+    answer = await rig.ask(
+        way, f"{PATH}/desk", {"redirect_uris": ["https://new.example/cb"]} if way == "PATCH" else None
+    )
     assert answer.is_success
     listed = (await rig.ask("GET", "/api/v1/tenants/acme/connections")).json()["items"]
     assert [each["id"] for each in listed] == [of_other.id] != [of_desk.id]
 
 
-async def test_a_change_that_is_none_ends_nothing(rig):
+async def test_another_title_ends_nothing(rig):
     await sign_people_in(rig)
     path = (await rig.ask("POST", PATH, DESK)).headers["Location"]
     allowed = await allow(rig, client_id="desk")
     assert (await rig.ask("PATCH", path, {"title": ""})).json()["version"] == 1
+    assert (await rig.ask("PATCH", path, {"title": "New"})).json()["version"] == 2
     assert (await rig.ask("GET", f"/api/v1/tenants/acme/connections/{allowed.id}")).status_code == 200
 
 

@@ -60,7 +60,7 @@ class Connections:
         return {
             each
             for each in grants
-            if (tenant, each.removeprefix(CLIENT_GRANT)) in self.rig.clients
+            if (tenant, each.removeprefix(CLIENT_GRANT).partition(" ")[0]) in self.rig.clients
             or await self.find(tenant, each, now) is not None
         }
 

@@ -9,7 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
+from app.auth.authorization.clients import Client
 from app.domain import CLIENT_GRANT, Connection, SignIn, Tenant
+from app.domain.resources.clients import OAuthClient
+from app.domain.resources.members import reader_of
 from app.errors import NotFound, QuotaExceeded
 from app.storage.access import connections as module
 from app.storage.access.connections import ConnectionRepository
@@ -56,6 +59,12 @@ def client(name: str, at: datetime = NOW) -> dict[str, Any]:
         "name": name, "title": "", "redirect_uris": ["http://localhost/cb"], "scopes": [], "authentication": "none",
         "jwks_url": None, "salt": "", "changed_at": at, "version": 1,
     }  # fmt: skip
+
+
+def of_client(name: str, **more: str) -> str:
+    """The grant of such a client."""
+    made: OAuthClient = reader_of(OAuthClient)({**client(name), **more})
+    return Client(name, "", "", (), made).grant
 
 
 async def ids(repository: ConnectionRepository, at: datetime = NOW, **more: Any) -> list[str]:
@@ -105,13 +114,15 @@ async def test_what_stands_is_not_over_of_this_tenant_and_of_clients_that_there_
         mine.id,
         over.id,
         theirs.id,
-        CLIENT_GRANT + "job",
-        CLIENT_GRANT + "nobody",
+        of_client("job"),
+        of_client("nobody"),
         CLIENT_GRANT + mine.id,
+        CLIENT_GRANT + "job",
+        of_client("job", salt="of an earlier one"),
         "job",
         "",
     ]
-    assert await repository.standing("acme", grants, NOW) == {mine.id, CLIENT_GRANT + "job"}
+    assert await repository.standing("acme", grants, NOW) == {mine.id, of_client("job")}
     assert await repository.standing("zenith", grants, NOW) == {theirs.id}
     assert await repository.standing("acme", [], NOW) == set()
 
@@ -123,7 +134,7 @@ async def test_all_is_gone_where_a_tenant_has_no_authorization_server_any_more(r
     tenant = await tenants.get("acme")
     await tenants.replace(replace(tenant, sign_in=None))
     assert await repository.find("acme", mine.id, NOW) is None
-    assert await repository.standing("acme", [mine.id, CLIENT_GRANT + "job"], NOW) == set()
+    assert await repository.standing("acme", [mine.id, of_client("job")], NOW) == set()
 
 
 async def test_lists_are_of_a_tenant_or_a_person_and_go_on_behind_the_last_one(repository, make):
@@ -203,8 +214,8 @@ async def test_all_of_a_client_end_with_it(repository, make, tenants):
 
 
 async def standing(repository: ConnectionRepository, *names: str) -> set[str]:
-    found = await repository.standing("acme", [CLIENT_GRANT + each for each in names], NOW)
-    return {each.removeprefix(CLIENT_GRANT) for each in found}
+    found = await repository.standing("acme", [of_client(each) for each in names], NOW)
+    return {each.removeprefix(CLIENT_GRANT).partition(" ")[0] for each in found}
 
 
 async def test_a_client_registers_once(repository):
