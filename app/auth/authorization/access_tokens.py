@@ -7,6 +7,7 @@ audience becomes its scopes, so that it can be remembered like a key, whatever t
 
 import hmac
 import json
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -114,6 +115,7 @@ class OwnTokens:
             "aud": to.audience(backend),
             "iat": int(now),
             "exp": int(now) + LIFE_S,
+            "jti": secrets.token_hex(8),
             "client_id": holder.client_id,
             "scope": " ".join(sorted(holder.scopes)),
             "idp": holder.issuer,
@@ -127,7 +129,7 @@ class OwnTokens:
         header = text.partition(".")[0]
         try:
             found = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         kid = found.get("kid") if isinstance(found, dict) else None
         return isinstance(kid, str) and kid.startswith(_KID)
