@@ -7,6 +7,7 @@ audience becomes its scopes, so that it can be remembered like a key, whatever t
 
 import hmac
 import json
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ class OwnTokens:
             "scope": " ".join(sorted(holder.scopes)),
             "idp": holder.issuer,
             "grant": holder.grant,
+            "jti": secrets.token_urlsafe(12),  # RFC 9068: no two are the same
         }
         return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": kid, "typ": _TYPE})
 
