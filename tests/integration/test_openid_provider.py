@@ -15,34 +15,26 @@ import pytest
 
 from app.console.issuer_sign_in import DONE
 from tests.console.browser import Browser
+from tests.integration.clocks import Clock
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway
 from tests.integration.person import Person, Program
 from tests.integration.test_sign_in import asked, connections
 
 pytestmark = pytest.mark.node
 CLIENT = "trunkline"
-# The clock by which a provider is asked again is so many minutes ahead as a file says.
-LATER = """
-import datetime as _datetime, pathlib as _pathlib, app.auth.authorization.people as _people
-class _Later(_datetime.datetime):
-    @classmethod
-    def now(cls, tz=None):
-        return _datetime.datetime.now(tz) + _datetime.timedelta(minutes=int(_pathlib.Path({file!r}).read_text()))
-_people.datetime = _Later
-"""
+PEOPLE = "app.auth.authorization.people"  # by whose clock a provider is asked again
 
 
 class Clocked(Gateway):
-    """A gateway with that clock."""
+    """A gateway whose clock for asking providers again can be moved."""
 
     def __init__(self, directory: Path) -> None:
-        self._minutes = directory / "minutes"
-        self.is_later(0)
-        self.FIRST = LATER.format(file=str(self._minutes))
+        self._clock = Clock(directory / "seconds", [PEOPLE])
+        self.FIRST = self._clock.first
         super().__init__(directory / "data", OUTBOUND_ALLOW="127.0.0.0/8")
 
     def is_later(self, minutes: int) -> None:
-        self._minutes.write_text(str(minutes))
+        self._clock.is_ahead(60 * minutes)
 
 
 @pytest.fixture(scope="module")
