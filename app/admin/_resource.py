@@ -26,8 +26,6 @@ from app.storage.audit import Act
 
 V = TypeVar("V")
 
-_GIVEN = frozenset({"tenant", "changed_at", "version"})
-
 Before = Callable[[Access, V | None, V | None], Awaitable[None]]  # raises where the change may not be
 Merged = Callable[[Access, V, Any], V]  # the object with a merge patch
 Show = Callable[[Access, V, Request], Awaitable[BaseModel]]
@@ -54,7 +52,7 @@ class Special(Generic[V]):
     merged: Merged[V] | None = None
     shown: type[BaseModel] | None = None
     show: Show[V] | None = None
-    show_new: Callable[[Access, V], BaseModel] | None = None
+    show_new: Callable[[Access, V, Response], BaseModel] | None = None
 
 
 class ResourceApi(Generic[V]):
@@ -63,8 +61,6 @@ class ResourceApi(Generic[V]):
     def __init__(self, resource: Resource[V], schemas: Schemas[V], special: Special[V] | None = None) -> None:
         self._resource, self._schemas, self._answer = resource, schemas, schemas.answer
         self._special = special or Special()
-        unsent = (each.name for each in resource.members if each.is_stored and not each.is_sent)
-        self._unsent = [name for name in unsent if name not in _GIVEN]  # a patch leaves them alone
         self.router = ResourceRouter(tags=[resource.name])
         self._add_routes(self._special.shown or schemas.answer)
 
@@ -139,9 +135,8 @@ class ResourceApi(Generic[V]):
         members = self._answer.of(found).model_dump(include=set(body.model_fields))
         sent = {**patch.model_dump(exclude_unset=True), **also}
         changed = patched(body, members, sent)
-        value = changed.value(getattr(found, "changed_at", None), found.version, tenant=access.tenant)
-        kept: V = replace(value, **{name: getattr(found, name) for name in self._unsent})
-        return kept
+        value: V = changed.value(getattr(found, "changed_at", None), found.version, tenant=access.tenant)
+        return value
 
     def _store(self, admin: AdminContext) -> Store[V]:
         if self._special.store is not None:
@@ -158,7 +153,7 @@ class ResourceApi(Generic[V]):
     ) -> BaseModel:
         answer, special = tagged(response, self._answer.of(value)), self._special
         if is_new and special.show_new is not None:
-            return special.show_new(access, value)
+            return special.show_new(access, value, response)
         return answer if special.show is None else await special.show(access, value, request)
 
     def _act(self, access: Access, verb: str, old: V | None, new: V | None, detail: str = "") -> Act:

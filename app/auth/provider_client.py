@@ -19,7 +19,12 @@ MAX_REFRESH_TOKEN = 8192
 
 
 class ProviderRefused(Exception):
-    """The provider gives no token, or none that can be used: why, in words for people."""
+    """The provider gives no token, or none that can be used: why, in words for people. `is_final`: what we have of the
+    person is not valid any more (`invalid_grant`); anything else may be about ourselves, like a secret that is over."""
+
+    def __init__(self, words: str, *, is_final: bool = False) -> None:
+        super().__init__(words)
+        self.is_final = is_final
 
 
 class ProviderTokens(NamedTuple):
@@ -81,8 +86,8 @@ class ProviderClient:
         try:
             answer: Any = json.loads(await self._outbound.post(url, {**form, **own}))
         except FetchRefused as refusal:
-            raise ProviderRefused(_reason(refusal)) from None
-        except ValueError:
+            raise _refused(refusal) from None
+        except (ValueError, RecursionError):
             answer = None
         found = answer if isinstance(answer, dict) else {}
         token, refresh_token = found.get(client.token), found.get("refresh_token")
@@ -114,11 +119,13 @@ def client_secret_place(issuer: Issuer) -> str:
     return f"client secret|{issuer.tenant}|{issuer.id}"
 
 
-def _reason(refusal: FetchRefused) -> str:
-    """What the provider says (RFC 6749, 5.2)."""
+def _refused(refusal: FetchRefused) -> ProviderRefused:
+    """What the provider says (RFC 6749, 5.2); its words go into the audit trail, which takes no control characters."""
     try:
         answer = json.loads(refusal.body)
     except (ValueError, RecursionError):
-        return str(refusal)
-    words = answer.get("error_description") or answer.get("error") if isinstance(answer, dict) else None
-    return str(words)[:300] if words else str(refusal)
+        answer = None
+    said = answer if isinstance(answer, dict) else {}
+    words = "".join(each if each.isprintable() else " " for each in str(said.get("error_description") or "")[:300])
+    error = "".join(each for each in str(said.get("error") or "")[:100] if each.isprintable())
+    return ProviderRefused(words.strip() or error or str(refusal), is_final=error == "invalid_grant")

@@ -89,9 +89,11 @@ async def token(request: Request, tenant: str) -> JSONResponse:
 async def revoke(request: Request, tenant: str) -> Response:
     """The revocation endpoint (RFC 7009)."""
     authorization, to = _of(request), _to(request, tenant)
-    authorization.refused.spend(limited_address(client_address(request.scope)))
+    address = limited_address(client_address(request.scope))
+    authorization.refused.spend(address)
     error = await authorization.servers.revoke(to, await _form(request), request.headers.get("authorization", ""))
     if error is None:
+        authorization.refused.give_back(address)
         return Response(status_code=200, headers=_OPEN)
     return JSONResponse(dict(error.body), error.status, {**_OPEN, **error.headers})
 

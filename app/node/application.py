@@ -71,9 +71,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
     ownership, watching = gateway.routes.ownership, gateway.sessions.watching
     app = build_api()
-    servers = authorization_servers(records, credentials, settings.secret_key)
-    limits = (RateLimiter(each, metrics.rate_limited) for each in ("token_endpoint", "registrations"))
-    app.state.authorization = authorization.Authorization(servers, *limits)
+    app.state.authorization = programs = _authorization(gateway)
     app.state.health = own_health = health.Health(readiness=gateway, registry=metrics.registry)
     app.state.admin_context = AdminContext(
         tenants=records.tenants,
@@ -87,7 +85,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         key_maker=credentials.key_maker,
         issuers=records.issuers,
         connections=records.connections,
-        client_secrets=servers.client_secrets,
+        client_secrets=programs.servers.client_secrets,
         sealer=credentials.sealer,
         check_url=credentials.outbound.check,
         upstream_policy=policy_of(settings),
@@ -123,10 +121,15 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         _add_what_anybody_may_ask(app, records, metrics),
     )
     visitors = _visitors(gateway)
-    site = _site(gateway, app, visitors, servers)
-    rest = Rest(site, door, pages(app, own_health), max_body_bytes=body)
+    rest = Rest(_site(gateway, app, visitors, programs.servers), door, pages(app, own_health), max_body_bytes=body)
     passage = Passage(visitors, settings.public_url)
     return Front(rest, credentials.authenticator, streamable, sse, registry, guard, shares, passage)
+
+
+def _authorization(gateway: Gateway) -> authorization.Authorization:
+    limits = (RateLimiter(each, gateway.metrics.rate_limited) for each in ("token_endpoint", "registrations"))
+    servers = authorization_servers(gateway.records, gateway.credentials, gateway.settings.secret_key)
+    return authorization.Authorization(servers, *limits)
 
 
 def _site(gateway: Gateway, app: FastAPI, visitors: ConsoleSessions, servers: AuthorizationServers) -> Site:

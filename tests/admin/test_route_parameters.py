@@ -12,7 +12,20 @@ OPERATIONS = {
     if path.startswith(PREFIX)
 }
 NAMES = dict.fromkeys(
-    ("tenant", "backend", "toolset", "guide", "recipe", "session", "process", "key", "issuer", "inspection"),
+    (
+        "tenant",
+        "backend",
+        "toolset",
+        "guide",
+        "recipe",
+        "session",
+        "process",
+        "key",
+        "issuer",
+        "inspection",
+        "client",
+        "connection",
+    ),
     "acme",
 )
 

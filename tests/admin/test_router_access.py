@@ -9,11 +9,13 @@ from starlette.requests import Request
 from app.auth.api_keys import key_id
 from app.auth.policy import has_scope
 from app.domain import Issuer, Principal, Scope
+from app.domain.resources.clients import CLIENTS, OAuthClient
 from app.domain.resources.guides import GUIDES
 from app.errors import StorageUnavailable, Unauthenticated
 from app.http.dependencies import authenticate
 from app.storage.access.issuers import IssuerRepository
 from app.storage.engine import Database
+from tests.admin.resources.test_connections import allow, sign_people_in
 from tests.admin.rig import Rig, shared_api
 from tests.sweeps import over
 
@@ -25,6 +27,12 @@ OF_AN_OBJECT = [route for route in OF_A_TENANT if "{" in route[1].replace("{tena
 OF_THE_PLATFORM = {f"/api/v1/{name}" for name in ("tenants", "nodes", "use", "audit", "activity", "problems")}
 # Who may ask needs no scope, and speaks of the caller.
 OF_THE_CALLER = {"/api/v1/me", "/api/v1/tenants/{tenant}/me"}
+# Everybody has some of their own; what is another's is not found (tests/admin/resources/test_connections.py).
+OF_EVERYBODY = {
+    f"{start}/{name}"
+    for start in ("/api/v1", "/api/v1/tenants/{tenant}")
+    for name in ("connections", "connections/{connection}")
+}
 OF_DEFAULT = [
     route for route in ROUTES if "{tenant}" not in route[1] and route[1] not in OF_THE_PLATFORM | OF_THE_CALLER
 ]
@@ -40,6 +48,8 @@ UNKNOWN = {
     "session": "0123456789ab",
     "process": "0123456789abcdef",
     "inspection": "0123456789abcdef",
+    "client": "unknown",
+    "connection": "0123456789abcdef",
 }
 
 
@@ -62,6 +72,10 @@ async def one_of_each(rig: Rig, tenant: str) -> dict[str, str]:
         await IssuerRepository(rig.admin.backends._database).create(tenant, issuer)
         rig.node.add_session(tenant, "a1b2c3d4e5f6")
         rig.node.add_process(tenant, "a1b2c3d4e5f6a7b8")
+        await sign_people_in(rig, tenant)
+        await allow(rig, tenant=tenant, id="fedcba9876543210")
+        desk = OAuthClient(name="desk", redirect_uris=("https://desk.example/",), changed_at=issuer.created_at)
+        await rig.admin.stored.of(CLIENTS).create(tenant, desk)
     key = key_id(await rig.key(tenant, "mcp:connect")) or ""
     running = {"session": "a1b2c3d4e5f6", "process": "a1b2c3d4e5f6a7b8"}
     return {
@@ -70,6 +84,8 @@ async def one_of_each(rig: Rig, tenant: str) -> dict[str, str]:
         "guide": "style",
         "recipe": "twice",
         "issuer": issuer.id,
+        "client": "desk",
+        "connection": "fedcba9876543210",
         **running,
         "key": key,
     }
@@ -134,7 +150,7 @@ async def test_a_path_without_tenant_speaks_of_the_default_one(untouched, method
     assert (other.status_code, other.content) == (404, unknown.content)
 
 
-@over(("method", "path"), [route for route in ROUTES if route[1] not in OF_THE_CALLER])
+@over(("method", "path"), [route for route in ROUTES if route[1] not in OF_THE_CALLER | OF_EVERYBODY])
 async def test_in_ones_own_tenant_too_small_a_scope_is_403_and_says_which_is_needed(untouched, method, path):
     tenant = tenant_of(path)
     answer = await untouched.ask(method, address(path, tenant), {}, key=await untouched.key(tenant, "mcp:connect"))
@@ -151,7 +167,7 @@ async def test_in_ones_own_tenant_too_small_a_scope_is_403_and_says_which_is_nee
         assert refused is not has_scope(held, tenant, needed), scope
 
 
-@over(("method", "path"), [route for route in ROUTES if route[0] != "GET"])
+@over(("method", "path"), [route for route in ROUTES if route[0] != "GET" and route[1] not in OF_EVERYBODY])
 async def test_reading_is_not_writing(untouched, method, path):
     tenant = tenant_of(path)
     reader = await untouched.key(tenant, "tenant:read", "audit:read", "metrics:read")

@@ -20,6 +20,7 @@ from app.admin import resources
 from app.admin._route import AdminRoute
 from app.admin.idempotency import ONCE
 from app.admin.router import PREFIX, _describe_tenant
+from tests.admin.resources.test_connections import allow
 from tests.admin.rig import shared_api
 from tests.protocol.toolset.offers import offer, tool
 
@@ -118,6 +119,8 @@ async def test_the_commands_of_the_guide_work_in_their_order(rig):
     known = {"SESSION_ID": "s1", "PROCESS_ID": "p1"}
     for command in COMMANDS:
         method, path, body, headers = request_of(command)
+        if "$CONNECTION_ID" in path and "CONNECTION_ID" not in known:
+            known["CONNECTION_ID"] = (await allow(rig)).id
         content = None if body is None else Template(body).safe_substitute(known).encode()
         path = PREFIX + Template(path).substitute(known)
         answer = await rig.ask(method, path, content=content, headers=headers)

@@ -1,7 +1,9 @@
 """From an Authorization header to a Principal, and what is remembered for how long."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -10,6 +12,9 @@ from prometheus_client import CollectorRegistry, Counter
 from app.auth import authenticator as module
 from app.auth.api_keys import ApiKeys, KeyMaker, key_id
 from app.auth.authenticator import Authenticator
+from app.auth.authorization.access_tokens import Holder, OwnTokens, SigningKeys
+from app.auth.authorization.addresses import Addresses
+from app.auth.tokens import Target, Tokens
 from app.errors import StorageUnavailable, Unauthenticated
 from tests.auth.fakes import NOW, FakeStore
 
@@ -40,6 +45,31 @@ class Rig:
         with pytest.raises(Unauthenticated) as caught:
             await self.authenticator.authenticate(header)
         return caught.value
+
+
+@dataclass
+class OwnRig(Rig):
+    """With access tokens of the tenant's own authorization server, which stand on `grants`; `key` holds one."""
+
+    grants: set[str] = field(default_factory=lambda: {"g"})
+
+    def __post_init__(self) -> None:
+        failures = Counter("failures", "", ["reason"], registry=self.registry)
+        keys, unused = ApiKeys(self.store, maker, self.now), cast(Any, None)
+        tokens, clocks = (
+            Tokens(unused, unused, unused, self.now),
+            (lambda: self.elapsed_s, lambda: self.now().timestamp()),
+        )
+        self.own = OwnTokens(SigningKeys(b"s" * 32), self, keys, tokens, self.now)
+        self.authenticator = Authenticator(keys, failures, *clocks, tokens=tokens, own=self.own)
+        self.key = str(key_id(self.store.add(maker)))
+
+    async def standing(self, tenant: str, grants: Collection[str], now: datetime) -> set[str]:
+        return self.grants & set(grants)
+
+    def header(self, backend: str = "") -> bytes:
+        holder = Holder("key", self.key, {"mcp:connect"}, "g", "cli")
+        return bearer(self.own.make(Addresses("https://gw", "acme"), backend, holder))
 
 
 @pytest.fixture
@@ -394,3 +424,58 @@ async def test_a_crowd_that_another_node_has_let_in_asks_the_store_once_after_ea
     for _ in range(2):
         with pytest.raises(Unauthenticated):
             await rig.authenticator.confirm(principal)
+
+
+# --- tokens of a tenant's own authorization server
+
+ECHO, REST = Target("acme", "echo", "https://gw"), Target("acme", "", "https://gw")
+
+
+async def test_a_token_of_our_own_is_for_mcp_endpoints_only_also_when_it_is_remembered():
+    rig = OwnRig()
+    header = rig.header()
+    for is_remembered in (False, True):
+        assert (rig.authenticator.remembered(header) is not None) is is_remembered
+        for target in (REST, None):
+            with pytest.raises(Unauthenticated):
+                await rig.authenticator.authenticate(header, target)
+            with pytest.raises(Unauthenticated):
+                await rig.authenticator.authenticate_again(header, target)
+        principal = await rig.authenticator.authenticate(header, ECHO)
+        assert (principal.tenant, principal.subject, principal.grant) == ("acme", rig.key, "g")
+        assert await rig.authenticator.authenticate_again(header, ECHO) == principal
+    assert (rig.failures("audience") or 0) >= 4
+
+
+async def test_what_a_token_of_our_own_was_remembered_for_is_in_its_scopes():
+    rig = OwnRig()
+    principal = await rig.authenticator.authenticate(rig.header("files"), ECHO)
+    assert principal.scopes == {"mcp:connect:files"}
+    assert rig.authenticator.remembered(rig.header("files")) is None  # another token
+
+
+async def test_a_token_of_our_own_ends_with_what_it_stands_on_and_is_remembered_until_somebody_says_so():
+    rig = OwnRig()
+    header = rig.header()
+    principal = await rig.authenticator.authenticate(header, ECHO)
+    await rig.authenticator.confirm(principal)
+    rig.grants.clear()
+    assert await rig.authenticator.authenticate(header, ECHO) is principal
+    rig.authenticator.forget_grants("zenith")
+    assert rig.authenticator.remembered(header) is principal
+    rig.authenticator.forget_grants("acme")
+    with pytest.raises(Unauthenticated):
+        await rig.authenticator.authenticate(header, ECHO)
+    with pytest.raises(Unauthenticated):
+        await rig.authenticator.confirm(principal)
+    assert rig.failures("revoked") == 2
+
+
+async def test_a_token_of_our_own_is_not_remembered_beyond_its_end():
+    rig = OwnRig()
+    header = rig.header()
+    rig.elapsed_s += 590
+    await rig.authenticator.authenticate(header, ECHO)
+    rig.elapsed_s += 10
+    with pytest.raises(Unauthenticated):
+        await rig.authenticator.authenticate(header, ECHO)

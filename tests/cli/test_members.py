@@ -63,6 +63,15 @@ def test_secrets_come_from_files_and_stdin(tmp_path, monkeypatch):
     assert secrets_given_openly([*words, "env.A=b", "token=c", "env.EMPTY=", "reason=d"]) == ["env.A", "token"]
 
 
+def test_the_secret_of_a_providers_client_is_a_secret_like_others(tmp_path):
+    (tmp_path / "secret").write_text("12345\n")
+    words = ["sign_in.client_id=gw", f"sign_in.client_secret=@{tmp_path}/secret"]
+    assert members_of(words) == {"sign_in": {"client_id": "gw", "client_secret": "12345"}}
+    assert members_of(["sign_in.client_secret=7"]) == {"sign_in": {"client_secret": "7"}}
+    assert members_of([], unset=["sign_in.client_secret"]) == {"sign_in": {"client_secret": None}}
+    assert secrets_given_openly([*words, "sign_in.client_secret=x"]) == ["sign_in.client_secret"]
+
+
 def test_what_is_in_a_file_is_never_taken_for_json(tmp_path):
     (tmp_path / "number").write_text("7")
     assert members_of([f"note=@{tmp_path}/number"]) == {"note": "7"}

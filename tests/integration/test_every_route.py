@@ -59,6 +59,8 @@ def _everything(gateway: Gateway, tenant: str) -> Endpoint:
     members = [{"backend": name} for name in ("red", "dead", "off", "far")]
     for name, mode in (("all", "list"), ("found", "search")):
         gateway.api("POST", at + "/toolsets", {"name": name, "members": members, "mode": mode, "guides": ["*"]})
+    gateway.api("PATCH", at, {"sign_in": {}})
+    gateway.api("POST", at + "/clients", {"name": "desk", "redirect_uris": ["https://desk.example/callback"]})
     recipe = {"name": "twice", "toolset": "all", "steps": [{"id": "a", "tool": "red_say"}]}
     gateway.api("POST", at + "/recipes", recipe)
     issuer = {"issuer": "https://idp.example", "algorithms": ["HS256"], "secret": "s" * 32}
@@ -72,6 +74,7 @@ def _objects(gateway: Gateway, tenant: str) -> dict[str, str]:
     asked = {"backend": "all", "reason": "a test looks", "payloads": True}
     inspection = gateway.api("POST", f"/tenants/{tenant}/inspections", asked)["id"]
     found = {"inspection": inspection, "backend": "red", "toolset": "all", "guide": "style", "recipe": "twice"}
+    found |= {"client": "desk", "connection": "0123456789abcdef"}
     for kind in ("session", "process", "key", "issuer"):
         kinds = "processes" if kind == "process" else kind + "s"
         found[kind] = gateway.api("GET", f"/tenants/{tenant}/{kinds}")["items"][0]["id"]

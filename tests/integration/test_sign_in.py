@@ -1,7 +1,13 @@
 """Connecting by the address alone: a tenant's own authorization server, over a real gateway and real clients."""
 
+import json
+import ssl
+import threading
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -9,16 +15,68 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.certificates import self_signed
 from tests.console.browser import Browser
 from tests.console.provider import CLIENT, Provider, provider
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
-from tests.integration.person import Kept, Person, Program, sdk_client
+from tests.integration.person import HERE, Kept, Person, Program, sdk_client
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("sign-in") / "data", OUTBOUND_ALLOW="127.0.0.0/8") as gateway:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sign-in")
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator["Site"]:
+    """Where a program has its metadata document, by https."""
+    certificate, key = self_signed(folder, "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Site(context) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def gateway(folder: Path, site: "Site") -> Iterator[Gateway]:
+    outward = {"OUTBOUND_ALLOW": "127.0.0.0/8", "OUTBOUND_CA": str(folder / "certificate.pem")}
+    with running_gateway(folder / "data", **outward) as gateway:
         yield gateway
+
+
+class Site:
+    """A web server with one document, which says what it is told."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.document: dict[str, Any] = {}
+        self.asked = 0
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked += 1
+                body = json.dumps(site.document).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.base = f"https://localhost:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> "Site":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 @pytest.fixture
@@ -81,6 +139,36 @@ async def test_the_official_client_needs_the_address_alone(endpoint: Endpoint, p
     assert "A program on your machine" in person.pages[0]
     assert "A test" in person.pages[0]
     assert [each["client_title"] for each in connections(endpoint)] == ["A test"]
+
+
+async def test_a_program_with_a_metadata_document_needs_no_registration(
+    gateway: Gateway, endpoint: Endpoint, person: Person, site: Site
+):
+    client_id = f"{site.base}/client.json"
+    site.document = {"client_id": client_id, "client_name": "Documented", "redirect_uris": [HERE]}
+    auth = sdk_client(endpoint.mcp, person, Kept(), client_metadata_url=client_id)
+    async with (
+        httpx2.AsyncClient(auth=auth, timeout=30) as http,
+        Client(streamable_http_client(endpoint.mcp, http_client=http)) as client,
+    ):
+        assert (await client.list_tools()).tools
+    assert site.asked == 1
+    assert "Connect localhost?" in person.pages[0]
+    assert [each["client_id"] for each in connections(endpoint)] == [client_id]
+    assert gateway.api("GET", f"/tenants/{endpoint.tenant}/clients")["items"] == []
+
+
+def test_consent_is_remembered_for_https_addresses_only(program: Program, person: Person):
+    program.redirect_uri = "https://program.example/callback"  # nobody goes there: the test reads where a browser would
+    program.register()
+    for _ in range(2):
+        assert program.redeem(program.answer(person)["code"]).status_code == 200
+    assert len(person.pages) == 1
+    program.redirect_uri = HERE
+    program.register()
+    for _ in range(2):
+        assert program.redeem(program.answer(person)["code"]).status_code == 200
+    assert len(person.pages) == 3
 
 
 def test_what_a_person_refuses_is_told_to_the_program(program: Program, person: Person):
@@ -225,7 +313,7 @@ def test_clients_find_the_server_wherever_they_look(gateway: Gateway, endpoint: 
 
 def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
     forms: list[tuple[dict[str, str | list[str]], int, str]] = [
-        ({}, 400, "unsupported_grant_type"),
+        ({}, 400, "invalid_request"),
         ({"grant_type": "password", "username": "a", "password": "b"}, 400, "unsupported_grant_type"),
         ({"grant_type": "authorization_code", "code": "x", "client_id": "nobody"}, 401, "invalid_client"),
         ({"grant_type": "authorization_code", "client_id": '\x00\u2028"\\'}, 401, "invalid_client"),
@@ -237,7 +325,7 @@ def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
         answer = program.http.post(program.issuer + "/token", data=form)
         assert (answer.status_code, answer.json()["error"]) == (status, error), form
         assert answer.headers["cache-control"] == "no-store"
-    assert program.http.post(program.issuer + "/token", content=b"\xff\xfe").json()["error"] == "unsupported_grant_type"
+    assert program.http.post(program.issuer + "/token", content=b"\xff\xfe").json()["error"] == "invalid_request"
     for body, error in ((b"[]", "invalid_client_metadata"), (b"{", "invalid_client_metadata")):
         answer = program.http.post(program.issuer + "/register", content=body)
         assert (answer.status_code, answer.json()["error"]) == (400, error)
@@ -249,7 +337,12 @@ def test_what_is_wrong_is_told_in_the_words_of_the_protocol(program: Program):
 
 def test_a_request_that_is_not_right_is_told_to_the_program_only_where_it_may_be(program: Program, browser: Browser):
     program.register()
-    for changed in ({"redirect_uri": "https://evil.example/callback"}, {"client_id": "nobody"}, {"redirect_uri": None}):
+    wrong: list[dict[str, str | None]] = [
+        {"redirect_uri": "https://evil.example/callback"},
+        {"client_id": "nobody"},
+        {"redirect_uri": None},
+    ]
+    for changed in wrong:
         assert browser.http.get(program.address(**changed)).status_code == 400, changed
     told: list[tuple[dict[str, str | None], str]] = [
         ({"code_challenge": None}, "invalid_request"),

@@ -21,6 +21,7 @@ from tests.mutations.faults_of_odd_messages import FAULTS_OF_ODD_MESSAGES
 from tests.mutations.faults_of_openapi import FAULTS_OF_OPENAPI
 from tests.mutations.faults_of_packages import FAULTS_OF_PACKAGES
 from tests.mutations.faults_of_registration import FAULTS_OF_REGISTRATION
+from tests.mutations.faults_of_sign_in import FAULTS_OF_SIGN_IN
 from tests.mutations.faults_of_streams import FAULTS_OF_STREAMS
 from tests.mutations.faults_of_switches import FAULTS_OF_SWITCHES
 from tests.mutations.faults_of_the_edge import FAULTS_OF_THE_EDGE
@@ -620,6 +621,7 @@ FAULTS = (
     *FAULTS_OF_REGISTRATION,
     *FAULTS_OF_CHANGES,
     *FAULTS_OF_DIALOGUES,
+    *FAULTS_OF_SIGN_IN,
     *FAULTS_OF_STREAMS,
     *FAULTS_OF_INSPECTIONS,
     *FAULTS_OF_SWITCHES,

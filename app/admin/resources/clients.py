@@ -1,5 +1,8 @@
 """…/clients, of one tenant: programs that sign in at its own authorization server."""
 
+from dataclasses import replace
+
+from fastapi import Response
 from pydantic import BaseModel, Field
 
 from app.admin._resource import ResourceApi, Special
@@ -27,13 +30,14 @@ def _merged(access: Access, found: OAuthClient, patch: BaseModel) -> OAuthClient
     """Raises Conflict: it has registered itself, or would have a secret that nobody has seen."""
     if found.has_registered_itself:
         raise Conflict("a client that has registered itself is not changed, only removed: create one of your own")
-    changed = _API.merged(access, found, patch)
+    changed: OAuthClient = replace(_API.merged(access, found, patch), salt=found.salt)
     if changed.authentication == "secret" != found.authentication:
         raise Conflict("only the answer to its creation shows a client's secret: create another one")
     return changed
 
 
-def _new(access: Access, client: OAuthClient) -> NewClientAnswer:
+def _new(access: Access, client: OAuthClient, response: Response) -> NewClientAnswer:
+    response.headers["Cache-Control"] = "no-store"
     secret = access.admin.client_secrets.of(access.tenant, client) if client.authentication == "secret" else None
     return NewClientAnswer(**dict(_SCHEMAS.answer.of(client)), secret=secret)
 

@@ -15,7 +15,8 @@ from app.admin.idempotency import ONCE
 from app.admin.resources.backends import BackendName, find_removable
 from app.admin.resources.issuers import IssuerId, find_issuer, require_platform
 from app.admin.schemas.comparisons import BackendComparison, Comparison, IssuerComparison
-from app.auth.sealing import SealBroken
+from app.auth.provider_client import client_secret_place
+from app.auth.sealing import SealBroken, Sealer
 from app.auth.tokens import place_of
 from app.backends.upstreams.upstream_secrets import opened
 from app.text.credentials import restored
@@ -43,17 +44,26 @@ async def compare_backend(access: MayPerhapsManage, backend: BackendName, body: 
 
 @router.post("/issuers/{issuer}:compare", dependencies=[ONCE], tags=["issuers"])
 async def compare_issuer(access: MayManage, issuer: IssuerId, body: IssuerComparison) -> Comparison:
-    """Whether the issuer has another secret than this one. Changes nothing."""
+    """Which of these secrets the issuer has not. Changes nothing."""
     found = await find_issuer(access, issuer)
     if found.tenants is not None:
         require_platform(access)
     access.require_grant(found.max_scopes, "secret")
-    sealer, place = access.admin.sealer, place_of(found.tenant, found.issuer, found.id)
-    is_same = body.secret is None or _is_same(
-        body.secret, lambda: sealer.open(found.sealed_secret or b"", place).decode()
+    secrets = (
+        ("secret", body.secret, found.sealed_secret, place_of(found.tenant, found.issuer, found.id)),
+        ("sign_in.client_secret", body.sign_in.client_secret, found.sealed_client_secret, client_secret_place(found)),
     )
+    different = [
+        name
+        for name, given, sealed, place in secrets
+        if given is not None and not _is_same(given, partial(_opened, access.admin.sealer, sealed, place))
+    ]
     await access.admin.audit.append(access.act("issuer.compare", f"issuers/{found.id}", found.issuer))
-    return Comparison(different=[] if is_same else ["secret"])
+    return Comparison(different=different)
+
+
+def _opened(sealer: Sealer, sealed: bytes | None, place: str) -> str:
+    return sealer.open(sealed or b"", place).decode()
 
 
 def _joined(words: Sequence[str]) -> str:

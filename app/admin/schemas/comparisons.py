@@ -41,10 +41,17 @@ class BackendComparison(Strict):
         return [*self.values(), *(name for name in ("args", "url") if getattr(self, name) is not None)]
 
 
+class SecretOfSignIn(Strict):
+    """The secret of `sign_in`."""
+
+    client_secret: Annotated[str, StringConstraints(max_length=1024)] | None = None
+
+
 class IssuerComparison(Strict):
-    """The secret of an issuer. It is neither stored nor shown."""
+    """The secrets of an issuer. They are neither stored nor shown."""
 
     secret: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    sign_in: SecretOfSignIn = Field(default_factory=SecretOfSignIn)
 
 
 class Comparison(BaseModel):

@@ -115,6 +115,7 @@ class OwnTokens:
             "aud": to.audience(backend),
             "iat": int(now),
             "exp": int(now) + LIFE_S,
+            "jti": secrets.token_hex(8),
             "client_id": holder.client_id,
             "scope": " ".join(sorted(holder.scopes)),
             "idp": holder.issuer,
@@ -129,7 +130,7 @@ class OwnTokens:
         header = text.partition(".")[0]
         try:
             found = json.loads(urlsafe_b64decode(header + "=" * (-len(header) % 4)))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         kid = found.get("kid") if isinstance(found, dict) else None
         return isinstance(kid, str) and kid.startswith(_KID)

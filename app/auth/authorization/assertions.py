@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from app.auth import _token_form as token_form
 from app.auth import token_rules as rules
 from app.auth._refusal import CredentialRefused, Finding
-from app.auth.authorization.access_tokens import Holder
+from app.auth.authorization.access_tokens import Holder, narrowed
 from app.auth.authorization.addresses import Addresses
 from app.auth.authorization.clients import Client
 from app.auth.jwks import KeyNotFound, KeySets, KeySource
@@ -74,8 +74,17 @@ class Assertions:
             principal = await self.tokens.verify_for(sent, to.tenant, _only(to.issuer))
         except CredentialRefused:
             return None
-        scopes = principal.scopes
+        scopes = _within(principal.scopes, sent.claims.get("resource"), to)
         return Holder(principal.issuer, principal.subject, scopes, CLIENT_GRANT + client.client_id, client.client_id)
+
+
+def _within(scopes: frozenset[str], resource: object, to: Addresses) -> frozenset[str]:
+    """Of these scopes, those for what an assertion is about, if it names something."""
+    if resource is None:
+        return scopes
+    named = resource if isinstance(resource, list) else [resource]
+    found = [to.backend_of(each) for each in named if isinstance(each, str)]
+    return frozenset().union(*(narrowed(scopes, each) for each in found if each is not None))
 
 
 def _only(audience: str) -> Callable[[Issuer], Issuer]:

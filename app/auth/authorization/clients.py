@@ -6,7 +6,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 
@@ -20,6 +20,7 @@ from app.errors import NotFound
 MAX_DOCUMENT_BYTES = 64 << 10
 MAX_URIS = 50  # of one client
 KEEP_S, KEEP_FAILED_S = 600.0, 30.0
+KEEP_AWAY_S = 86400.0  # a document whose host does not answer: its clients would be told that there are none of them
 MAX_KEPT = 1000  # documents
 MAX_UNDER_WAY = 8  # that are fetched at once
 _LABEL = b"trunkline client secrets 1"
@@ -49,6 +50,11 @@ class Client:
 
     def redirects_to(self, uri: str) -> bool:
         return redirects_to(uri, self.redirect_uris)
+
+    @property
+    def is_administrators(self) -> bool:
+        """Whether an administrator has registered it, and not whoever asks."""
+        return self.stored is not None and not self.stored.has_registered_itself
 
     @property
     def authentication(self) -> str:
@@ -111,40 +117,54 @@ class Clients:
         return Client(name, client.title or name, _host_of(client.redirect_uris), client.redirect_uris, client)
 
 
+class _Kept(NamedTuple):
+    """A document, or why there is none; when it is asked for again, and since when it is as it is."""
+
+    found: Mapping[str, Any] | str
+    until: float
+    since: float
+
+
 class ClientDocuments:
     """Fetches metadata documents, and remembers them for ten minutes. `get` is that of Outbound, which guards the
     network that the gateway is in."""
 
     def __init__(self, get: Callable[[str], Awaitable[bytes]], clock: Callable[[], float] = time.monotonic) -> None:
         self._get, self._clock = get, clock
-        self._known: dict[str, tuple[Mapping[str, Any] | str, float]] = {}  # or why there is none; the oldest is first
+        self._known: dict[str, _Kept] = {}  # the oldest is first
         self._flight = SingleFlight[str]()
-        self._under_way = anyio.CapacityLimiter(MAX_UNDER_WAY)
+        # Whoever asks for slow documents of their own holds up others that are new, and none that is known.
+        self._first, self._again = anyio.CapacityLimiter(MAX_UNDER_WAY), anyio.CapacityLimiter(MAX_UNDER_WAY)
 
     async def find(self, url: str) -> Mapping[str, Any]:
         """The document. Raises ClientRefused."""
         async with self._flight.turn(url):
-            found = self._known.get(url)
-            if found is None or found[1] <= self._clock():
-                found = await self._fetched(url)
+            kept = self._known.get(url)
+            if kept is None or kept.until <= self._clock():
+                kept = await self._fetched(url, kept)
                 self._known.pop(url, None)
                 if len(self._known) >= MAX_KEPT:
                     del self._known[next(iter(self._known))]
-                self._known[url] = found
-        if isinstance(found[0], str):
-            raise ClientRefused(found[0])
-        return found[0]
+                self._known[url] = kept
+        if isinstance(kept.found, str):
+            raise ClientRefused(kept.found)
+        return kept.found
 
-    async def _fetched(self, url: str) -> tuple[Mapping[str, Any] | str, float]:
+    async def _fetched(self, url: str, before: _Kept | None) -> _Kept:
         try:
-            async with self._under_way:
+            is_known = before is not None and not isinstance(before.found, str)
+            async with self._again if is_known else self._first:
                 text = await self._get(url)
             document = _document(url, text)
         except FetchFailed as error:
-            return f"its metadata document cannot be fetched: {error}", self._clock() + KEEP_FAILED_S
+            now = self._clock()
+            if before is not None and not isinstance(before.found, str) and now < before.since + KEEP_AWAY_S:
+                return before._replace(until=now + KEEP_FAILED_S)
+            return _Kept(f"its metadata document cannot be fetched: {error}", now + KEEP_FAILED_S, now)
         except Unfit as error:
-            return f"its metadata document cannot be used: {error}", self._clock() + KEEP_FAILED_S
-        return document, self._clock() + KEEP_S
+            now = self._clock()
+            return _Kept(f"its metadata document cannot be used: {error}", now + KEEP_FAILED_S, now)
+        return _Kept(document, self._clock() + KEEP_S, self._clock())
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Authlib reads requests, authenticates clients, checks redirect addresses, codes,
 8707), and that a refresh token is a turn of its connection.
 """
 
+import re
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,7 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 GRANTS = ("authorization_code", "refresh_token", "client_credentials", JWT_BEARER)
 METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
+_is_sha256 = re.compile(r"[A-Za-z0-9_-]{43}").fullmatch  # in base64url (RFC 7636, 4.2)
 _SECRET = frozenset({"client_secret_basic", "client_secret_post"})
 
 Fields = Mapping[str, Sequence[str]]  # of a form or a query: each value that a name has
@@ -41,7 +44,8 @@ class Asked(OAuth2Request):  # type: ignore[misc]
     """A request to one of the endpoints. Whether TLS is used is known to a proxy, not to us."""
 
     def __init__(self, method: str, fields: Fields, authorization: str = "") -> None:
-        super().__init__(method, "https://gateway/", headers={"Authorization": authorization} if authorization else {})
+        headers = {"Authorization": authorization} if _is_basic(authorization) else {}
+        super().__init__(method, "https://gateway/", headers=headers)
         self.payload = _Payload(fields)
 
     @property
@@ -57,6 +61,15 @@ class Asked(OAuth2Request):  # type: ignore[misc]
     def repeated(self) -> Sequence[str]:
         """Parameters that are there twice; `resource` may be (RFC 8707)."""
         return [name for name, values in self.payload.datalist.items() if len(values) > 1 and name != "resource"]
+
+
+def _is_basic(header: str) -> bool:
+    """Whether Authlib can read this; it stumbles over other bytes."""
+    scheme, _, value = header.partition(" ")
+    try:
+        return scheme.lower() == "basic" and bool(b64decode(value.strip(), validate=True).decode())
+    except ValueError:
+        return False
 
 
 class _Payload(BasicOAuth2Payload):  # type: ignore[misc]
@@ -96,8 +109,8 @@ class Decision:
 
 def decide_token(asked: Asked, known: Known) -> Decision:
     """What the token endpoint answers."""
-    if asked.repeated:
-        return _answered(*InvalidRequestError(f"Multiple '{asked.repeated[0][:50]}' in request.")(None))
+    if (wrong := _incomplete(asked, "grant_type")) is not None:
+        return wrong
     return _answered(*_Server(known).create_token_response(asked))
 
 
@@ -107,7 +120,14 @@ def decide_revocation(asked: Asked, known: Known) -> Decision | None:
         _Server(known).authenticate_client(asked, METHODS, "revocation")
     except OAuth2Error as error:
         return _answered(*error(None))
-    return None
+    return _incomplete(asked, "token")
+
+
+def _incomplete(asked: Asked, needed: str) -> Decision | None:
+    """The error of a request without this parameter, or with one twice. A name may be anything, and is not repeated."""
+    if asked.repeated:
+        return _answered(*InvalidRequestError("A parameter is in the request twice.")(None))
+    return None if needed in asked.form else _answered(*InvalidRequestError(f"Missing '{needed}' in request.")(None))
 
 
 def decide_authorization(asked: Asked, known: Known) -> "Ask":
@@ -116,6 +136,8 @@ def decide_authorization(asked: Asked, known: Known) -> "Ask":
     Raises:
         OAuth2Error: the request is not valid; with a `redirect_uri` where the client may be told so.
     """
+    if "response_type" not in asked.form:
+        raise InvalidRequestError("Missing 'response_type' in request.")
     grant = _Server(known).get_consent_grant(asked)
     client, uri = known.client, str(grant.redirect_uri)
     assert client is not None
@@ -236,7 +258,7 @@ class _Registered(ClientMixin):  # type: ignore[misc]
         stored = self.client.stored
         if grant_type == "client_credentials":
             return stored is not None and stored.acts_itself
-        return grant_type != JWT_BEARER or stored is not None
+        return grant_type != JWT_BEARER or self.client.is_administrators
 
 
 class _Challenge(CodeChallenge):  # type: ignore[misc]
@@ -246,7 +268,7 @@ class _Challenge(CodeChallenge):  # type: ignore[misc]
 
     def validate_code_challenge(self, grant: Any, redirect_uri: str) -> None:
         data = grant.request.payload.data
-        if "code_challenge" not in data or data.get("code_challenge_method") != "S256":
+        if _is_sha256(data.get("code_challenge", "")) is None or data.get("code_challenge_method") != "S256":
             raise InvalidRequestError("PKCE is needed: send 'code_challenge' with the method S256.")
         super().validate_code_challenge(grant, redirect_uri)
 

@@ -35,7 +35,7 @@ class PersonStore(Protocol):
     async def find(self, identity: tuple[str, str, str]) -> Person | None: ...
     async def put(self, person: Person) -> None: ...
     async def take_question(self, person: Person, now: datetime) -> bool: ...
-    async def told(self, person: Person) -> None: ...
+    async def told(self, person: Person, asked_at: datetime) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class People:
         person = await self.store.find(connection.identity)
         if person is None:
             return connection
-        scopes = narrowed((await self._asked(person, connection.base_url)).scopes, connection.backend)
+        allowed = narrowed((await self._asked(person, connection.base_url)).scopes, connection.backend)
+        scopes = _in_both(allowed, connection.scopes)  # never more than the person has allowed (RFC 6749, 6)
         if not scopes:
             raise PersonGone("its person may not use this any more", for_good=False)
         return replace(connection, scopes=scopes)
@@ -97,34 +98,38 @@ class People:
         if sealed is None or not is_due or not await self.store.take_question(person, now):
             return person
         try:
-            found = await self._answered(person, sealed, base_url)
-        except SealBroken:
-            raise PersonGone("its provider's token cannot be decrypted with this SECRET_KEY", for_good=True) from None
-        except (ProviderRefused, CredentialRefused) as refusal:
-            await self.store.told(person)  # who asks next is refused as well
-            raise PersonGone(f"its person's provider refuses: {refusal}", for_good=True) from None
-        except FetchFailed as error:
-            await self.store.told(person)  # it was not asked
+            token, sealed = await self._answered(person, sealed)
+            person = replace(person, sealed=sealed)  # the next one is kept, whatever follows
+            principal = await self.tokens.verify(token, Target(person.tenant, "", base_url))
+            if principal.identity != person.identity:
+                raise ProviderRefused("it names another person", is_final=True)
+        except (FetchFailed, ProviderRefused, CredentialRefused) as error:
+            await self.store.told(person, now)  # it was not asked: who asks next is answered alike
+            if _is_final(error):
+                raise PersonGone(f"its person's provider refuses: {error}", for_good=True) from None
             if person.asked_at <= now - TRUST:
                 raise PersonGone(f"its person's provider does not answer: {error}", for_good=False) from None
             return person
-        told = replace(found, asked_at=now)
-        await self.store.told(told)
+        told = replace(person, scopes=connecting(principal), asked_at=now)
+        await self.store.told(told, now)
         return told
 
-    async def _answered(self, person: Person, sealed: bytes, base_url: str) -> Person:
-        """Raises FetchFailed, ProviderRefused, CredentialRefused, SealBroken, PersonGone."""
+    async def _answered(self, person: Person, sealed: bytes) -> tuple[str, bytes]:
+        """A token, and the refresh token with which to ask next, sealed.
+
+        Raises FetchFailed, ProviderRefused."""
         issuer, place = await self.issuers.find(person.tenant, person.issuer), _place(person.identity)
         if issuer is None or issuer.sign_in is None:
-            raise PersonGone("people cannot sign in with their provider here any more", for_good=True)
-        refresh_token = self.sealer.open(sealed, place).decode()
+            raise ProviderRefused("people cannot sign in with it here any more", is_final=True)
+        try:
+            refresh_token = self.sealer.open(sealed, place).decode()
+        except SealBroken:
+            words = "its token cannot be decrypted with this SECRET_KEY"
+            raise ProviderRefused(words, is_final=True) from None
         found = await self.provider.refreshed(issuer, issuer.sign_in, refresh_token)
-        principal = await self.tokens.verify(found.token, Target(person.tenant, "", base_url))
-        if principal.identity != person.identity:
-            raise PersonGone("its provider names another person", for_good=True)
-        if found.refresh_token is not None:
-            sealed = self.sealer.seal(found.refresh_token.encode(), place)
-        return replace(person, scopes=connecting(principal), sealed=sealed)
+        if found.refresh_token is None:
+            return found.token, sealed
+        return found.token, self.sealer.seal(found.refresh_token.encode(), place)
 
 
 def connecting(principal: Principal) -> frozenset[str]:
@@ -132,6 +137,20 @@ def connecting(principal: Principal) -> frozenset[str]:
     if has_scope(principal, principal.tenant, Scope.CONNECT):
         return frozenset({Scope.CONNECT.value})
     return frozenset(each for each in principal.scopes if each.startswith(CONNECT_ONE))
+
+
+def _in_both(some: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+    """What both of these scopes, which connect, imply."""
+    if Scope.CONNECT in some:
+        return others
+    return some if Scope.CONNECT in others else some & others
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether it is about the person, and not about the provider's host, its keys, or the gateway as its client."""
+    if isinstance(error, CredentialRefused):
+        return error.facts["failure"] not in ("keys_unavailable", "unknown_key", "not_yet_valid")
+    return isinstance(error, ProviderRefused) and error.is_final
 
 
 def _place(identity: tuple[str, str, str]) -> str:

@@ -111,6 +111,9 @@ class AuthorizationServers:
         except (decisions.OAuth2Error, ValueError) as error:
             name = getattr(error, "error", None) or "invalid_request"
             words = getattr(error, "description", None) or "The request is not valid."
+            # Whoever has registered: no open redirect (RFC 9700, 4.11.2).
+            if uri[:6].lower() == "https:" and not client.is_administrators:
+                raise NotAsked(f"The request of {client.host or client.title} is not valid: {words}") from None
             location = _location(to, uri, request.form.get("state", ""), error=name, error_description=words)
             raise NotAsked(words, location) from None
 
@@ -133,8 +136,6 @@ class AuthorizationServers:
     async def allow(self, ask: "Ask", person: Principal) -> str:
         """The person allows it; returns where the browser goes, with a code."""
         connection = self._connection(ask, person)
-        rules = await self._rules(ask.to.tenant)
-        connection = replace(connection, ends_at=await self._ends_at(connection, rules, connection.created_at))
         await self.trail.added(connection)
         return _location(ask.to, ask.redirect_uri, ask.state, code=self.secrets.of(connection))
 
@@ -160,7 +161,7 @@ class AuthorizationServers:
             challenge=ask.challenge,
             created_at=now,
             turned_at=now,
-            ends_at=now,
+            ends_at=now + timedelta(seconds=CODE_S),  # until the code has come back
         )
 
     async def _ends_at(self, connection: Connection, rules: SignIn, now: datetime) -> datetime:

@@ -73,7 +73,7 @@ def _require_shown(step: Step, answer: dict[str, object]) -> None:
     assert step.wanted is not None
     names = {change.path.partition(".")[0].partition("[")[0] for change in step.changes if not change.is_secret}
     expected = {name: value for name, value in step.wanted.shown.items() if name in names and name in answer}
-    left = [change.path for change in changes(answer, expected)]
+    left = [change.path for change in changes(step.wanted.kind.seen(answer), expected)]
     if left:
         raise GatewayError(
             f"the gateway has taken it, but shows {', '.join(left[:5])} otherwise than the file",

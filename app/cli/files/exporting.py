@@ -8,7 +8,7 @@ from typing import Any
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files import references
 from app.cli.files.current import CurrentTenant
-from app.cli.files.kinds import KINDS, LEFT_ALONE, Kind
+from app.cli.files.kinds import IS_THERE, KINDS, LEFT_ALONE, Kind
 from app.domain.resources.backends import HIDDEN
 from app.text.strict_yaml import written
 
@@ -55,6 +55,8 @@ class Exported:
         if "members" in found:
             found["members"] = [_short(member) for member in found["members"]]
         found |= _switch(current)
+        if client := kind.seen(found).get(kind.signs_in):
+            found[kind.signs_in] = client
         if kind.has_references:
             found = {member: references.changed(value, references.escaped) for member, value in found.items()}
         for member in kind.secret_parts:
@@ -68,6 +70,8 @@ class Exported:
                 }
         if kind.secrets and current.get("jwks_url") is None and current.get("discovery_url") is None:
             found["secret"] = self._reference(tenant, name, "secret")
+        if (found.get(kind.signs_in) or {}).pop(IS_THERE, False):
+            found[kind.signs_in]["client_secret"] = self._reference(tenant, name, "client_secret")
         return found
 
     def _with_references(self, tenant: str, name: str, member: str, text: str) -> str:

@@ -216,6 +216,9 @@ class _File:
         for name in kind.secrets:
             if name in body:
                 body[name] = self._one_filled(body[name], (*at, name))
+        if isinstance(client := members.get(kind.signs_in), dict) and "client_secret" in client:
+            secret = self._one_filled(client["client_secret"], (*at, kind.signs_in, "client_secret"))
+            body[kind.signs_in] = {**body[kind.signs_in], "client_secret": secret}
         return body
 
     def _parts_filled(self, words: list[Any], at: tuple[str, ...]) -> list[Any]:
@@ -252,7 +255,9 @@ class _File:
         if kind.has_references:
             for name, value in members.items():
                 secret = (*kind.secret_maps, *kind.secret_parts, *kind.secrets)
-                if name not in secret and references.has_reference(str(value)):
+                is_client = name == kind.signs_in and isinstance(value, dict)
+                shown = {**value, "client_secret": None} if is_client else value
+                if name not in secret and references.has_reference(str(shown)):
                     places = " and ".join(f"`{each}`" for each in secret)
                     self._say((*at, name), f"references stand in {places} only: everything else is shown to readers")
 

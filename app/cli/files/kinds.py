@@ -17,6 +17,8 @@ from app.domain.resources.resource import Resource
 from app.protocol.openapi.document import known_by
 
 LEFT_ALONE = ("enabled", "reason")  # while a file does not name them: what somebody has switched off stays off
+IS_THERE = "has_client_secret"  # what the gateway says of a `client_secret`
+_NONE = (IS_THERE, False)
 _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
 
 
@@ -24,7 +26,8 @@ _NEVER = datetime.fromtimestamp(0, UTC)  # of objects that are not stored
 class Kind:
     """One section of a tenant. `example` is the least that a body of this kind has. `secret_maps`: objects some of
     whose values are secret, or all; all may be references. `documents`: members that may name a file beside the one
-    that has them; the gateway shows what their text is known by."""
+    that has them; the gateway shows what their text is known by. `signs_in`: a member with a `client_secret`, of which
+    the gateway only shows that there is one."""
 
     section: str
     one: str
@@ -37,6 +40,7 @@ class Kind:
     secret_parts: tuple[str, ...] = ()  # members of which parts are secrets
     secrets: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
+    signs_in: str = ""
     list_is_whole: bool = True
 
     @property
@@ -58,7 +62,16 @@ class Kind:
         """The members as the gateway would show them, with the values of secrets hidden."""
         found = self.answer(body).model_dump(mode="json")
         found |= {name: known_by(found[name]) for name in self.documents if found[name]}
+        if (client := found.get(self.signs_in)) and client.pop("client_secret") is not None:
+            client[IS_THERE] = True
         return {name: found[name] for name in self.members}
+
+    def seen(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """What the gateway shows, without saying of a secret that it is not there, which not every gateway does."""
+        client = members.get(self.signs_in)
+        if not isinstance(client, dict):
+            return dict(members)
+        return {**members, self.signs_in: {name: each for name, each in client.items() if (name, each) != _NONE}}
 
     def defaults(self) -> dict[str, Any]:
         """What the gateway shows of members that nobody has given."""
@@ -96,6 +109,7 @@ RECIPES = section_of(recipes.RECIPES, {"toolset": "x", "steps": [{"id": "x", "to
 ISSUERS = Kind(
     "issuers", "issuer", "Issuers of tokens, by the claim `iss` of their tokens.", IssuerBody, _issuer,
     {"algorithms": ["HS256"], "secret": "x" * 32}, named_by="issuer", secrets=("secret",),
+    signs_in="sign_in",
 )  # fmt: skip
 
 # In the order in which they are made: a toolset needs its backends, a recipe its toolset.

@@ -8,7 +8,7 @@ from app.admin.schemas.tenants import TenantMembers
 from app.cli.files.current import CurrentTenant, object_path, read_tenant, tenant_path
 from app.cli.files.differences import Change, changes, merge_patch
 from app.cli.files.gateway_file import Wanted, WantedTenant
-from app.cli.files.kinds import BACKENDS, ISSUERS, KINDS, LEFT_ALONE, RECIPES, TOOLSETS, Kind
+from app.cli.files.kinds import BACKENDS, IS_THERE, ISSUERS, KINDS, LEFT_ALONE, RECIPES, TOOLSETS, Kind
 from app.cli.rest import Rest
 from app.domain.resources.backends import HIDDEN
 from app.errors import GatewayError
@@ -148,7 +148,7 @@ def differences(
     rest: Rest, wanted: Wanted, path: str, current: Mapping[str, Any]
 ) -> tuple[list[Change], dict[str, Any]]:
     """What differs, and the merge patch against it. Asks the gateway whether secrets are the same."""
-    kind = wanted.kind
+    kind, current = wanted.kind, wanted.kind.seen(current)
     compared = {name: value for name, value in wanted.shown.items() if _is_compared(name, wanted, current)}
     found = changes(current, compared, secret=kind.secret_maps)
     plain = {name: value for name, value in compared.items() if name not in kind.secret_maps}
@@ -207,10 +207,16 @@ def _other_secrets(rest: Rest, wanted: Wanted, path: str, current: Mapping[str, 
         if not _has_secret(current):
             return [("secret", "")]
         asked["secret"] = wanted.body["secret"]
+    if (secret := _client_secret(wanted)) is not None and (current.get(wanted.kind.signs_in) or {}).get(IS_THERE):
+        asked[wanted.kind.signs_in] = {"client_secret": secret}
     if not asked:
         return []
     different = set(rest.compare(path, asked))
-    known_names = {f"{name}.{key}": (name, key) for name in wanted.kind.secret_maps for key in asked.get(name, ())}
+    known_names = {
+        f"{name}.{key}": (name, key)
+        for name in (*wanted.kind.secret_maps, wanted.kind.signs_in)
+        for key in asked.get(name, ())
+    }
     known_names |= {name: (name, "") for name in ("secret", *wanted.kind.secret_parts) if name in asked}
     if not different <= set(known_names):
         raise GatewayError(f"{rest.url} compares members that were not asked for")
@@ -225,9 +231,25 @@ def _completed(patch: dict[str, Any], wanted: Wanted, current: Mapping[str, Any]
         for member in ("headers", "connect"):
             if given := _there(wanted.body.get(member)):
                 patch[member] = {**(patch.get(member) or {}), **given}
+    if wanted.kind.signs_in:
+        _tell_client_secret(patch, wanted)
     if wanted.kind is ISSUERS and wanted.body.get("secret") is None and _has_secret(current) and patch:
         patch["secret"] = None
     return patch
+
+
+def _tell_client_secret(patch: dict[str, Any], wanted: Wanted) -> None:
+    """In the place of whether there is one; and again for another provider."""
+    client = dict(patch.get(wanted.kind.signs_in) or {})
+    secret, is_other = _client_secret(wanted), IS_THERE in client
+    client.pop(IS_THERE, None)
+    if is_other or (secret is not None and "discovery_url" in patch):
+        patch[wanted.kind.signs_in] = {**client, "client_secret": secret}
+
+
+def _client_secret(wanted: Wanted) -> str | None:
+    client = wanted.body.get(wanted.kind.signs_in)
+    return client.get("client_secret") if isinstance(client, Mapping) else None
 
 
 def _has_secret(issuer: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from app.admin.schemas.issuers import SignInBody
 from app.admin.schemas.tenants import TenantMembers
 from app.cli.files.kinds import KINDS, Kind
 from app.domain import NAME_PATTERN
@@ -19,6 +20,7 @@ def schema() -> dict[str, Any]:
     kept = found["$defs"]
     for kind in KINDS:
         _adapt(kept[kind.body.__name__], kind)
+    _refer(kept[SignInBody.__name__]["properties"]["client_secret"])
     tenant = kept.pop(TenantMembers.__name__)
     tenant["properties"] |= {kind.section: _section(kind) for kind in KINDS}
     return {
@@ -57,5 +59,8 @@ def _adapt(body: dict[str, Any], kind: Kind) -> None:
     if not body["required"]:
         del body["required"]
     for name in (*kind.secret_maps, *kind.secrets):
-        described = body["properties"][name]
-        described["description"] = f"{described.get('description', '')} {_REFERENCE}".strip()
+        _refer(body["properties"][name])
+
+
+def _refer(described: dict[str, Any]) -> None:
+    described["description"] = f"{described.get('description', '')} {_REFERENCE}".strip()

@@ -18,7 +18,7 @@ from app.storage.audit import Act
 from app.storage.engine import Database
 
 MAX_PER_TENANT = 100_000
-MAX_PER_PERSON = 100  # beyond it the one that was used longest ago ends
+MAX_PER_PERSON = 100  # beyond it ends one whose code nobody has redeemed, then the one that was used longest ago
 MAX_REGISTERED = 1000  # clients that have registered themselves; beyond it the oldest that nobody has connected goes
 UNUSED = timedelta(days=1)  # so long a client may be registered and not connected
 
@@ -50,9 +50,12 @@ class ConnectionRepository:
     async def list(
         self, tenant: str, now: datetime, *, person: tuple[str, str] | None = None, after: str = "", limit: int
     ) -> Sequence[Connection]:
-        """Up to `limit` connections by id, after the id `after`: all of the tenant, or those of a person, which is
-        issuer and subject."""
-        rows = and_(connections.c.tenant == tenant, connections.c.ends_at > now, connections.c.id > after)
+        """Up to `limit` connections by id, after the id `after`, whose code has come back: all of the tenant, or those
+        of a person, which is issuer and subject."""
+        is_used = connections.c.turn > 0
+        rows = and_(
+            connections.c.tenant == tenant, is_used, connections.c.ends_at > now, connections.c.id > after, _SIGN_IN
+        )
         if person is not None:
             rows &= matching(connections, issuer=person[0], subject=person[1])
         query = select(connections).where(rows).order_by(connections.c.id).limit(limit)
@@ -60,7 +63,8 @@ class ConnectionRepository:
 
     async def allowed(self, connection: Connection, now: datetime) -> bool:
         """Whether the person has allowed this client the same before, or more, and it is not over."""
-        query = select(connections.c.scopes).where(_of_client(connection), connections.c.ends_at > now)
+        is_used = connections.c.turn > 0
+        query = select(connections.c.scopes).where(_of_client(connection), is_used, connections.c.ends_at > now)
         wanted = set(connection.scopes)
         return any(wanted <= set(row.scopes) for row in await self._database.rows(query))
 
@@ -73,7 +77,12 @@ class ConnectionRepository:
         """
         table, own = connections, connections.c.tenant == connection.tenant
         person = matching(table, tenant=connection.tenant, issuer=connection.issuer, subject=connection.subject)
-        kept = select(table.c.id).where(person).order_by(table.c.turned_at.desc()).limit(MAX_PER_PERSON - 1)
+        kept = (
+            select(table.c.id)
+            .where(person)
+            .order_by(table.c.turn == 0, table.c.turned_at.desc())
+            .limit(MAX_PER_PERSON - 1)
+        )
         async with self._database.write(act) as transaction:
             await transaction.execute(delete(table).where(own, table.c.ends_at <= connection.created_at))
             ids = (await transaction.execute(kept)).scalars().all()

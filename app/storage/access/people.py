@@ -41,10 +41,12 @@ class PersonRepository:
             asked = update(people).where(unchanged).values(asked_at=now)
             return bool((await transaction.execute(asked)).rowcount)
 
-    async def told(self, person: Person) -> None:
-        """Writes what the provider has answered. Does nothing if the person is gone."""
+    async def told(self, person: Person, asked_at: datetime) -> None:
+        """Writes what the provider has answered to the question of this time (`take_question`). Does nothing if the
+        person is gone, or has signed in since: that is newer."""
+        unchanged = and_(_row(person.identity), people.c.asked_at == asked_at)
         async with self._database.write() as transaction:
-            await transaction.execute(update(people).where(_row(person.identity)).values(values_of(person, people)))
+            await transaction.execute(update(people).where(unchanged).values(values_of(person, people)))
 
 
 def _row(identity: Identity) -> ColumnElement[bool]:

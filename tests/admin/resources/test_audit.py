@@ -10,6 +10,7 @@ import pytest
 from app.auth.api_keys import key_id
 from app.errors import StorageUnavailable
 from app.storage import engine
+from tests.admin.resources.test_connections import allow, sign_people_in
 from tests.admin.rig import Rig, shared_api
 from tests.protocol.toolset.offers import offer, tool
 
@@ -80,6 +81,14 @@ ACTS = {
         {"secret": SECRET}, "issuer.compare", "issuers/{issuer}", None,
     ),
     ("DELETE", "/tenants/{tenant}/issuers/{issuer}"): (None, "issuer.delete", "issuers/{issuer}", None),
+    ("POST", "/tenants/{tenant}/clients"): (
+        {"name": "c", "scopes": ["mcp:connect"], "authentication": "secret"}, "client.create", "clients/c", "",
+    ),
+    ("PATCH", "/tenants/{tenant}/clients/{client}"): ({"title": "New"}, "client.change", "clients/desk", "title"),
+    ("DELETE", "/tenants/{tenant}/clients/{client}"): (None, "client.delete", "clients/desk", ""),
+    ("DELETE", "/tenants/{tenant}/connections/{connection}"): (
+        None, "connection.end", "connections/{connection}", "https://idp.example alice tool",
+    ),
     ("POST", "/tenants/{tenant}/inspections"): (
         {"session": "s1", "reason": "why", "minutes": 5}, "inspection.open", "inspections/{id}", None,
     ),
@@ -120,9 +129,14 @@ async def objects(rig: Rig) -> dict[str, str]:
         "session": "s1",
         "process": "p1",
     }
+    await sign_people_in(rig)
+    desk = {"name": "desk", "redirect_uris": ["https://desk.example/callback"]}
+    assert (await rig.ask("POST", "/api/v1/tenants/acme/clients", desk)).status_code == 201
+    connection = (await allow(rig, client_id="tool")).id
     rig.node.add_process("acme", "p1")
     opened = await rig.ask("POST", "/api/v1/tenants/acme/inspections", {"session": "s2", "reason": "x", "minutes": 5})
-    return {**known, "key": key, "issuer": issuer.json()["id"], "inspection": opened.json()["id"]}
+    own = {"client": "desk", "connection": connection}
+    return {**known, **own, "key": key, "issuer": issuer.json()["id"], "inspection": opened.json()["id"]}
 
 
 def address(path: str, names: dict[str, str]) -> str:
@@ -146,7 +160,7 @@ async def test_every_act_is_written_down_once_with_who_what_and_when_and_no_secr
         assert detail is None or act.detail == detail
         assert abs(act.at - datetime.now(UTC)) < timedelta(seconds=30)
         assert act.at.tzinfo is not None
-        assert shown.get("key", SECRET) not in repr(act)
+        assert (shown.get("key") or shown.get("secret") or SECRET) not in repr(act)
         assert SECRET not in repr(act)
 
 

@@ -52,3 +52,20 @@ async def test_each_question_is_in_the_audit_trail_without_values(rig):
     act = (await rig.trail())[-1]
     assert (act.action, act.target, act.detail) == ("backend.compare", "backends/far", "headers.X-Key")
     assert SECRET not in repr(act)
+
+
+async def test_the_client_secret_of_an_issuer(rig):
+    body = {
+        "issuer": "https://idp.example", "algorithms": ["RS256"], "discovery_url": "https://idp.example/discovery",
+        "sign_in": {"client_id": "gw", "client_secret": SECRET},
+    }  # fmt: skip
+    issuer = (await rig.ask("POST", "/api/v1/tenants/acme/issuers", body)).json()["id"]
+    path, name = f"/api/v1/tenants/acme/issuers/{issuer}", "sign_in.client_secret"
+    for secret, different in ((SECRET, []), (SECRET + "x", [name]), ("", [name]), (None, [])):
+        answer = await rig.ask("POST", f"{path}:compare", {"sign_in": {"client_secret": secret}})
+        assert answer.json() == {"different": different}
+    both = {"secret": SECRET, "sign_in": {"client_secret": SECRET}}
+    assert (await rig.ask("POST", f"{path}:compare", both)).json() == {"different": ["secret"]}
+    await rig.ask("PATCH", path, {"sign_in": {"client_secret": None}})
+    assert (await rig.ask("POST", f"{path}:compare", {"sign_in": both["sign_in"]})).json() == {"different": [name]}
+    assert SECRET not in repr(await rig.trail())

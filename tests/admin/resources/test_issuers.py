@@ -2,7 +2,9 @@
 
 import pytest
 
+from app.auth.provider_client import client_secret_place
 from app.auth.tokens import place_of
+from app.domain.resources.backends import HIDDEN
 
 PATH = "/api/v1/tenants/acme/issuers"
 ISS = "https://idp.example.com"
@@ -252,3 +254,110 @@ async def test_people_sign_in_where_a_discovery_document_names_the_place(rig):
     refused = await rig.ask("POST", PATH, {**RS, "sign_in": client})
     assert refused.status_code == 422
     assert "discovery_url" in refused.text
+
+
+# --- the client secret of sign_in
+
+CLIENT_SECRET = "of the provider's client"
+DISCOVERY = ISS + "/.well-known/openid-configuration"
+WEB = {
+    "issuer": ISS, "algorithms": ["RS256"], "discovery_url": DISCOVERY,
+    "sign_in": {"client_id": "gw", "client_secret": CLIENT_SECRET},
+}  # fmt: skip
+
+
+async def client_secret(rig, issuer_id, tenant="acme"):
+    """As the provider would get it."""
+    found = await rig.admin.issuers.get(tenant, issuer_id)
+    if found.sealed_client_secret is None:
+        return None
+    return rig.admin.sealer.open(found.sealed_client_secret, client_secret_place(found)).decode()
+
+
+async def test_a_client_secret_is_stored_sealed_and_never_shown(rig):
+    made = await create(rig, WEB)
+    path, issuer_id = made.headers["Location"], made.json()["id"]
+    sign_in = {"client_id": "gw", "scope": "openid", "token": "access_token", "has_client_secret": True}
+    answers = [made, await rig.ask("GET", path), await rig.ask("PATCH", path, {"audience": ["a"]})]
+    assert [answer.json()["sign_in"] for answer in answers] == [sign_in] * 3
+    answers += [await rig.ask("GET", PATH), await rig.ask("GET", "/api/v1/tenants/acme/audit")]
+    assert not [answer.text for answer in answers if CLIENT_SECRET in answer.text]
+    assert await client_secret(rig, issuer_id) == CLIENT_SECRET
+    assert CLIENT_SECRET.encode() not in (await rig.admin.issuers.get("acme", issuer_id)).sealed_client_secret
+    assert CLIENT_SECRET not in repr(await rig.trail())
+
+
+async def test_a_client_secret_stays_until_another_one_or_null_is_sent(rig):
+    made = await create(rig, WEB)
+    path, issuer_id = made.headers["Location"], made.json()["id"]
+    for patch in ({"audience": ["a"]}, {"sign_in": {"client_id": "other"}}, {"sign_in": {"scope": None}}):
+        changed = await rig.ask("PATCH", path, patch)
+        assert changed.json()["sign_in"]["has_client_secret"] is True
+        assert await client_secret(rig, issuer_id) == CLIENT_SECRET
+    await rig.ask("PATCH", path, {"sign_in": {"client_secret": "another one"}})
+    assert await client_secret(rig, issuer_id) == "another one"
+    gone = (await rig.ask("PATCH", path, {"sign_in": {"client_secret": None}})).json()["sign_in"]
+    assert gone == {"client_id": "other", "scope": "openid", "token": "access_token", "has_client_secret": False}
+    assert await client_secret(rig, issuer_id) is None
+    await rig.ask("PATCH", path, {"sign_in": {"client_secret": "a third one"}})
+    assert await client_secret(rig, issuer_id) == "a third one"
+
+
+async def test_a_client_secret_goes_with_sign_in(rig):
+    made = await create(rig, WEB)
+    path, issuer_id = made.headers["Location"], made.json()["id"]
+    assert (await rig.ask("PATCH", path, {"sign_in": None})).json()["sign_in"] is None
+    assert await client_secret(rig, issuer_id) is None
+    again = (await rig.ask("PATCH", path, {"sign_in": {"client_id": "gw"}})).json()["sign_in"]
+    assert again["has_client_secret"] is False
+
+
+async def test_a_client_secret_goes_nowhere_else_than_it_was_given_for(rig):
+    made = await create(rig, WEB)
+    path, issuer_id, elsewhere = made.headers["Location"], made.json()["id"], "https://other.example.com/discovery"
+    refused = await rig.ask("PATCH", path, {"discovery_url": elsewhere})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "#/sign_in/client_secret")
+    assert (await rig.ask("GET", path)).json()["discovery_url"] == DISCOVERY
+    for secret in ("another one", None):
+        moved = {"discovery_url": elsewhere, "sign_in": {"client_secret": secret}}
+        assert (await rig.ask("PATCH", path, moved)).json()["discovery_url"] == elsewhere
+        assert await client_secret(rig, issuer_id) == secret
+    assert (await rig.ask("PATCH", path, {"discovery_url": DISCOVERY})).status_code == 200
+
+
+async def test_the_trail_says_that_there_is_another_client_secret_and_not_which(rig):
+    path = (await create(rig, WEB)).headers["Location"]
+    patches = ({"client_secret": "another one"}, {"client_secret": None}, {"client_id": "x"}, {"client_secret": "y"})
+    for patch in patches:
+        await rig.ask("PATCH", path, {"sign_in": patch})
+    made, *changed = (act.changes for act in await rig.trail("acme"))
+    name = "sign_in.client_secret"
+    assert [(each.old, each.new) for each in made if each.member == name] == [(None, HIDDEN)]
+    assert [[(each.member, each.old, each.new) for each in changes] for changes in changed] == [
+        [(name, HIDDEN, HIDDEN)],
+        [(name, HIDDEN, None)],
+        [("sign_in.client_id", "gw", "x")],
+        [(name, None, HIDDEN)],
+    ]
+
+
+@pytest.mark.parametrize("secret", ["", "x" * 1025, "a\nb", "a\0b", 7])
+async def test_a_wrong_client_secret_is_refused_and_not_repeated(untouched, secret):
+    answer = await untouched.ask("POST", PATH, {**WEB, "sign_in": {"client_id": "gw", "client_secret": secret}})
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["#/sign_in/client_secret"]
+    assert "xxx" not in answer.text
+
+
+async def test_nobody_sends_whether_there_is_a_client_secret(untouched):
+    body = {**WEB, "sign_in": {"client_id": "gw", "has_client_secret": True}}
+    assert (await untouched.ask("POST", PATH, body)).status_code == 422
+
+
+async def test_an_issuer_of_the_platform_shows_a_tenant_no_client_secret_either(rig):
+    tenants = {"claim": "groups", "map": {"a": "acme"}}
+    made = await create(rig, WEB, "/api/v1/issuers", tenants=tenants)
+    assert await client_secret(rig, made.json()["id"], "default") == CLIENT_SECRET
+    seen = await rig.ask("GET", f"{PATH}/{made.json()['id']}", key=await rig.key("acme", "tenant:admin"))
+    assert seen.json()["sign_in"]["has_client_secret"] is True
+    assert CLIENT_SECRET not in seen.text + (await rig.ask("GET", "/api/v1/tenants/acme/audit")).text

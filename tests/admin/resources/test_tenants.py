@@ -25,6 +25,7 @@ ON = {
     "inspections": "allowed",
     "network_allow": [],
     "packages_allow": [],
+    "sign_in": None,
 }
 DEFAULTS = {
     "sessions": 100,
@@ -191,3 +192,77 @@ async def test_a_deleted_tenants_keys_die_with_it(rig):
     assert (await rig.ask("GET", "/api/v1/tenants/acme", key=admin)).status_code == 200
     assert (await rig.ask("DELETE", "/api/v1/tenants/acme")).status_code == 204
     assert (await rig.ask("GET", "/api/v1/tenants/acme", key=admin)).status_code == 401
+
+
+# --- sign_in
+
+SIGN_IN = {"registration": True, "documents": True, "allow_hosts": [], "block_hosts": [], "again_after_days": 7}
+
+
+async def test_sign_in_is_off_until_it_is_there_and_null_turns_it_off(rig):
+    path = "/api/v1/tenants/acme"
+    assert (await rig.ask("GET", path)).json()["sign_in"] is None
+    assert (await rig.ask("PATCH", path, {"sign_in": {}})).json()["sign_in"] == SIGN_IN
+    assert (await rig.ask("GET", path)).json()["sign_in"] == SIGN_IN
+    assert (await rig.ask("PATCH", path, {"sign_in": None})).json()["sign_in"] is None
+    assert rig.heard == [("tenant", "acme")] * 2
+    made = await rig.ask("POST", "/api/v1/tenants", {"name": "new", "sign_in": {"registration": False}})
+    assert made.json()["sign_in"] == {**SIGN_IN, "registration": False}
+
+
+async def test_members_of_sign_in_merge_and_null_is_their_default(rig):
+    path = "/api/v1/tenants/acme"
+    hosts = {"allow_hosts": ["claude.ai", "*.example.com"], "again_after_days": 30}
+    assert (await rig.ask("PATCH", path, {"sign_in": hosts})).json()["sign_in"] == {**SIGN_IN, **hosts}
+    less = (await rig.ask("PATCH", path, {"sign_in": {"documents": False, "again_after_days": None}})).json()
+    assert less["sign_in"] == {**SIGN_IN, "allow_hosts": hosts["allow_hosts"], "documents": False}
+    assert (await rig.ask("PATCH", path, {"limits": {"burst": 5}})).json()["sign_in"] == less["sign_in"]
+    on, off, _ = (act.changes for act in await rig.trail("acme") if act.action == "tenant.change")
+    assert {each.member for each in on} == {f"sign_in.{name}" for name in SIGN_IN}
+    assert [(each.member, each.old, each.new) for each in off] == [
+        ("sign_in.documents", True, False),
+        ("sign_in.again_after_days", 30, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sign_in", "pointer"),
+    [
+        ({"again_after_days": 0}, "#/sign_in/again_after_days"),
+        ({"again_after_days": 366}, "#/sign_in/again_after_days"),
+        ({"allow_hosts": ["https://claude.ai"]}, "#/sign_in/allow_hosts/0"),
+        ({"block_hosts": ["UPPER.example"]}, "#/sign_in/block_hosts/0"),
+        ({"allow_hosts": ["a.example"] * 101}, "#/sign_in/allow_hosts"),
+        ({"registration": "yes"}, "#/sign_in/registration"),
+        ({"open": True}, "#/sign_in/open"),
+        (True, "#/sign_in"),
+    ],
+)
+async def test_what_cannot_be_sign_in_is_422_and_says_where(untouched, sign_in, pointer):
+    for method, path, body in (("PATCH", "/acme", {}), ("POST", "", {"name": "new"})):
+        answer = await untouched.ask(method, f"/api/v1/tenants{path}", {**body, "sign_in": sign_in})
+        assert answer.status_code == 422
+        assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+async def test_administrators_of_a_tenant_change_its_sign_in_and_inspections_and_nothing_else(rig):
+    path, admin = "/api/v1/tenants/acme", await rig.key("acme", "tenant:admin")
+    sign_in = {"allow_hosts": ["claude.ai"]}
+    assert (await rig.ask("PATCH", path, {"sign_in": sign_in}, key=admin)).json()["sign_in"] == {**SIGN_IN, **sign_in}
+    both = {"sign_in": {"documents": False}, "inspections": "metadata"}
+    assert (await rig.ask("PATCH", path, both, key=admin)).json()["inspections"] == "metadata"
+    for body in (
+        {"sign_in": None, "inspections": "allowed"},
+        {"sign_in": None, "limits": {"burst": 1}},
+        {"sign_in": None, "enabled": True},
+        {"sign_in": None, "registry": "public"},
+        {},
+    ):
+        refused = await rig.ask("PATCH", path, body, key=admin)
+        assert (refused.status_code, refused.json()["reason"]) == (403, "insufficient_scope"), body
+    assert (await rig.ask("GET", path)).json()["sign_in"] == {**SIGN_IN, **sign_in, "documents": False}
+    assert (await rig.ask("PATCH", path, {"sign_in": None}, key=admin)).json()["sign_in"] is None
+    for key in (await rig.key("acme", "tenant:read"), await rig.key("acme", "mcp:connect")):
+        assert (await rig.ask("PATCH", path, {"sign_in": {}}, key=key)).status_code == 403
+    elsewhere = await rig.key("zenith", "tenant:admin")
+    assert (await rig.ask("PATCH", path, {"sign_in": {}}, key=elsewhere)).status_code == 404

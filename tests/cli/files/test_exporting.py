@@ -4,6 +4,7 @@ Generated from the models of the bodies: a new member is tried as soon as it is 
 """
 
 import copy
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -61,6 +62,10 @@ BASES: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"algorithms": ["HS256"], "secret": "x" * 32},
         {"algorithms": ["RS256"], "jwks_url": "https://a.example/k", "max_scopes": ["tenant:read", "mcp:connect"]},
         {"algorithms": ["RS256"], "discovery_url": "https://a.example/d", "sign_in": {"client_id": "x"}},
+        {
+            "algorithms": ["RS256"], "discovery_url": "https://a.example/d",
+            "sign_in": {"client_id": "x", "client_secret": "s"},
+        },
     ),
 }  # fmt: skip
 # Values that no schema can say.
@@ -186,6 +191,33 @@ def _require_round_trip(here: Rest, there: Rest, tenant: str, folder: Path) -> N
     again = export([read_tenant(there, tenant, sections)])
     assert again.text() == exported.text()
     assert _stored(read_tenant(there, tenant, sections)) == _stored(read_tenant(here, tenant, sections))
+
+
+def test_another_client_secret_is_noticed_and_sent_and_one_that_the_file_has_not_goes(gateways, tmp_path: Path) -> None:
+    here, _ = gateways
+    here.ask("POST", "/tenants", {"name": "signing"})
+    file = tmp_path / "gateway.yaml"
+
+    def steps(url: str = "https://a.example/d", secret: str = "", **environ: str) -> list[Sequence[str]]:
+        client = {"client_id": "x"} | ({"client_secret": secret} if secret else {})
+        issuer = {"algorithms": ["RS256"], "discovery_url": url, "sign_in": client}
+        file.write_text(json.dumps({"tenants": {"signing": {"issuers": {"https://a.example": issuer}}}}))
+        plan = make_plan(here, read_files([str(file)], environ), prune=True)
+        carry_out(here, plan, begin=_quiet, say=_quiet)
+        told = [change.line() for step in plan.steps for change in step.changes]
+        assert not [line for line in told for value in environ.values() if value in line]
+        return [[change.path for change in step.changes] for step in plan.steps]
+
+    reference, moved = "${env:OF_CLIENT}", "https://b.example/d"
+    assert len(steps(secret=reference, OF_CLIENT="the first")) == 1
+    assert steps(secret=reference, OF_CLIENT="the first") == []
+    assert steps(secret=reference, OF_CLIENT="the second") == [["sign_in.client_secret"]]
+    assert steps(secret=reference, OF_CLIENT="the second") == []
+    assert steps(moved, reference, OF_CLIENT="the second") == [["discovery_url"]]
+    assert steps(moved, reference, OF_CLIENT="the second") == []
+    assert steps(moved) == [["sign_in.has_client_secret"]]
+    assert steps(moved) == []
+    assert steps(moved, reference, OF_CLIENT="the first") == [["sign_in.has_client_secret"]]
 
 
 def _stored(tenant: CurrentTenant) -> object:

@@ -46,6 +46,6 @@ router = ResourceApi(
         before=_require_sound,
         shown=CheckedRecipe,
         show=_checked,
-        show_new=lambda _, recipe: _with([], recipe),  # it was checked before it was stored
+        show_new=lambda _access, recipe, _response: _with([], recipe),  # it was checked before it was stored
     ),
 ).router
