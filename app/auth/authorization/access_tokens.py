@@ -120,7 +120,6 @@ class OwnTokens:
             "scope": " ".join(sorted(holder.scopes)),
             "idp": holder.issuer,
             "grant": holder.grant,
-            "jti": secrets.token_urlsafe(12),  # RFC 9068: no two are the same
         }
         return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": kid, "typ": _TYPE})
 
