@@ -40,14 +40,6 @@ class Target(NamedTuple):
             return f"{self.base_url}/t/{self.tenant}/{self.backend}/mcp"
         return f"{self.base_url}/api/v1/tenants/{self.tenant}"
 
-    @property
-    def spellings(self) -> Sequence[str]:
-        """The addresses at which clients know it: a provider may put any of them into a token."""
-        if not self.backend:
-            return (self.resource,)
-        sse = f"{self.base_url}/t/{self.tenant}/{self.backend}/sse"
-        return (self.resource, self.resource + "/", sse, sse + "/")
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -109,11 +101,19 @@ def audience(case: Case) -> Finding:
     named = case.sent.claims.get("aud")
     listed = [named] if isinstance(named, str) else named if isinstance(named, list) else []
     expected = list(case.issuer.audience or case.resources)
-    is_right = all(isinstance(each, str) for each in listed) and not set(expected).isdisjoint(listed)
+    is_right = all(isinstance(each, str) for each in listed) and not set(expected).isdisjoint(
+        listed if case.issuer.audience else map(_canonical, listed)
+    )
     if is_right:
         return Finding("audience", shown(expected), shown(named))
     hint = "have the issuer put an expected value into `aud`; a value that is used for nothing else may join `audience`"
     return Finding("audience", shown(expected), shown(named), "audience", hint)
+
+
+def _canonical(audience: str) -> str:
+    """An endpoint's address in the spelling of `Target.resource`: clients know it by others too."""
+    plain = audience.removesuffix("/")
+    return plain.removesuffix("/sse") + "/mcp" if plain.endswith("/sse") else plain
 
 
 def lifetime(case: Case) -> Finding:

@@ -47,7 +47,7 @@ class Tokens:
             CredentialRefused: the token is not valid, or not for this target.
             StorageUnavailable: the store does not answer.
         """
-        return await self.verify_for(token_form.read(text), target.tenant, resources=target.spellings)
+        return await self.verify_for(token_form.read(text), target.tenant, resources=(target.resource,))
 
     async def verify_for(
         self,

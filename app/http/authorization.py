@@ -102,7 +102,8 @@ async def revoke(request: Request, tenant: str) -> Response:
 async def register(request: Request, tenant: str) -> JSONResponse:
     """Registration (RFC 7591)."""
     authorization, to = _of(request), _to(request, tenant)
-    authorization.registrations.spend(limited_address(client_address(request.scope)))
+    address = limited_address(client_address(request.scope))
+    authorization.registrations.spend(address)
     try:
         asked: Any = json.loads(await request.body())
     except (ValueError, RecursionError):
@@ -110,12 +111,14 @@ async def register(request: Request, tenant: str) -> JSONResponse:
     if not isinstance(asked, dict):
         return _refused("invalid_client_metadata", "the body is no JSON object")
     try:
-        made = await authorization.servers.register(to, asked)
+        made, is_new = await authorization.servers.register(to, asked)
     except Unfit as error:
         kind = "invalid_redirect_uri" if error.kind == "redirect_uri" else "invalid_client_metadata"
         return _refused(kind, str(error))
     except ClientRefused as error:
         return _refused("access_denied", str(error), 403)
+    if not is_new:  # people of one hosted program have one address, and register it each
+        authorization.registrations.give_back(address)
     return JSONResponse(dict(made), 201, _OPEN)
 
 

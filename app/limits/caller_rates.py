@@ -38,7 +38,7 @@ _LIMITS: dict[str, tuple[float, float, Whose, str]] = {
     # Programs that register themselves: one does so when somebody connects it for the first time.
     "registrations": (0.5, 30.0, "address", "too many programs register themselves from this address"),
     # Authorization requests: each may fetch a metadata document.
-    "authorizations": (2.0, 60.0, "address", "too many authorizations are asked for from this address"),
+    "authorizations": (5.0, 200.0, "address", "too many authorizations are asked for from this address"),
     # The identity providers of a tenant: each sign-in that is begun asks one of them.
     "console_sign_in": (2.0, 60.0, "address", "too many sign-ins to the console are begun from this address"),
     # The lists of tenants: an editor asks a few times when it starts, and many may share an address.

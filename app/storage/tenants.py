@@ -5,12 +5,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, select, update
+from sqlalchemy import Row, bindparam, delete, insert, select, update
 
 from app.domain import DEFAULT_TENANT, Tenant, home_of
 from app.errors import Conflict, NotFound
 from app.storage._rows import VersionedTable, microseconds, object_of, values_of
-from app.storage._tables import backends, tenants
+from app.storage._tables import backends, connections, tenants
 from app.storage.audit import Act
 from app.storage.calls import CallRepository
 from app.storage.engine import Database
@@ -65,6 +65,8 @@ class TenantRepository:
         async with self._database.write(act) as connection:
             differs = (await connection.execute(was_exempt)).scalar() != tenant.sandbox_exempt
             await _VERSIONED.update(connection, [tenant.name], tenant.version, values_of(changed, tenants))
+            if tenant.sign_in is None:  # what was connected does not come back with it
+                await connection.execute(delete(connections).where(connections.c.tenant == tenant.name))
             if differs:
                 await connection.execute(theirs.values(version=backends.c.version + 1))
         return changed

@@ -254,8 +254,9 @@ class AuthorizationServers:
 
     # --- clients
 
-    async def register(self, to: Addresses, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Registers a public client (RFC 7591); the same program gets the same `client_id` again.
+    async def register(self, to: Addresses, metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+        """Registers a public client (RFC 7591); the same program gets the same `client_id` again. Returns the answer,
+        and whether the client is new.
 
         Raises:
             NotFound: the tenant has no authorization server, or no place.
@@ -272,8 +273,8 @@ class AuthorizationServers:
             "name": name, "title": client.title, "redirect_uris": list(client.redirect_uris), "scopes": [],
             "authentication": "none", "jwks_url": None, "salt": "", "changed_at": now, "version": 1,
         }  # fmt: skip
-        await self.connections.register(to.tenant, values, now)
-        return {
+        is_new = await self.connections.register(to.tenant, values, now)
+        answer = {
             "client_id": name,
             "client_id_issued_at": int(now.timestamp()),
             "client_name": client.title,
@@ -282,6 +283,7 @@ class AuthorizationServers:
             "response_types": ["code"],
             "token_endpoint_auth_method": "none",
         }
+        return answer, is_new
 
     async def metadata(self, to: Addresses) -> Mapping[str, Any]:
         """RFC 8414; also as OpenID Connect Discovery has it. Raises NotFound."""

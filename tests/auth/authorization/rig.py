@@ -82,8 +82,9 @@ class Connections:
         return True
 
     async def register(self, tenant: str, values: Mapping[str, Any], now: datetime) -> bool:
+        is_new = (tenant, values["name"]) not in self.rig.clients
         self.rig.clients.setdefault((tenant, values["name"]), OAuthClient(**dict(values)))
-        return True
+        return is_new
 
     async def added(self, connection: Connection) -> None:
         self.rows[connection.id] = connection

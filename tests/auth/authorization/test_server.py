@@ -118,7 +118,7 @@ async def test_a_client_is_told_what_is_wrong_with_its_request(rig, changes, nam
 
 async def test_a_wrong_request_of_whoever_has_registered_leads_to_no_other_site(rig):
     """RFC 9700, 4.11.2: else the address of the gateway leads wherever somebody likes, without a word to anybody."""
-    registered = await rig.servers.register(TO, {"redirect_uris": [WEB, HERE]})
+    registered, _ = await rig.servers.register(TO, {"redirect_uris": [WEB, HERE]})
     for client_id, is_sent in ((rig.document(), False), (registered["client_id"], False), ("cli", True)):
         error = await not_asked(rig, client_id=client_id, redirect_uri=WEB, response_type="token")
         assert (error.location is not None) is is_sent
@@ -454,22 +454,24 @@ async def test_a_revocation_needs_a_client_and_a_token(rig):
 
 async def test_a_program_registers_once_whatever_its_port(rig):
     async def register(*uris: str, **more: object) -> str:
-        return (await rig.servers.register(TO, {"client_name": "Inspector", "redirect_uris": list(uris), **more}))[
-            "client_id"
-        ]
+        made, _ = await rig.servers.register(TO, {"client_name": "Inspector", "redirect_uris": list(uris), **more})
+        return str(made["client_id"])
 
     mine = await register("http://localhost:1111/cb")
     assert mine == await register("http://localhost:2222/cb") == await register("http://localhost/cb", scope="x")
     others = [await register("http://localhost:1111/other"), await register("http://127.0.0.1:1111/cb"),
               await register("https://localhost:1111/cb"), await register("http://localhost:1111/cb", client_name="B"),
-              (await rig.servers.register(OTHERS, {"client_name": "Inspector", "redirect_uris": ["http://localhost/cb"]}
-                                          ))["client_id"]]  # fmt: skip
+              ]  # fmt: skip
+    metadata = {"client_name": "Inspector", "redirect_uris": ["http://localhost/cb"]}
+    made = [await rig.servers.register(OTHERS, metadata) for _ in range(2)]
+    assert [is_new for _, is_new in made] == [True, False]
+    others.append(made[0][0]["client_id"])
     assert len({mine, *others}) == 6
     assert (await rig.ask(client_id=mine, redirect_uri="http://localhost:3333/cb")).client.title == "Inspector"
 
 
 async def test_what_is_registered_is_public_whatever_it_asks_for(rig):
-    made = await rig.servers.register(
+    made, _ = await rig.servers.register(
         TO,
         {
             "redirect_uris": [WEB],
