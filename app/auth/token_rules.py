@@ -111,9 +111,8 @@ def audience(case: Case) -> Finding:
 
 
 def _canonical(audience: str) -> str:
-    """An endpoint's address in the spelling of `Target.resource`: clients know it by others too."""
-    plain = audience.removesuffix("/")
-    return plain.removesuffix("/sse") + "/mcp" if plain.endswith("/sse") else plain
+    """An endpoint's address as `Target.resource` has it: clients of HTTP+SSE know it by another one."""
+    return audience.removesuffix("/sse") + "/mcp" if audience.endswith("/sse") else audience
 
 
 def lifetime(case: Case) -> Finding:

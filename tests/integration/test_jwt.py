@@ -372,7 +372,7 @@ async def test_a_refusal_says_where_tokens_come_from(echo: Endpoint, idp: Idp) -
         assert without.status_code == 403
         challenge = without.headers["www-authenticate"]
         assert challenge == f'Bearer error="insufficient_scope", scope="mcp:connect", {where}'
-        assert post(url, token(idp, url)).status_code == 200
+    assert post(echo.mcp, token(idp, echo.sse)).status_code == 200
     stream, where = httpx2.get(echo.sse), f'resource_metadata="{metadata_url(echo, kind="sse")}"'
     assert (stream.status_code, stream.headers["www-authenticate"]) == (401, f'Bearer {where}, scope="mcp:connect"')
 
