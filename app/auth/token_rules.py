@@ -101,18 +101,13 @@ def audience(case: Case) -> Finding:
     named = case.sent.claims.get("aud")
     listed = [named] if isinstance(named, str) else named if isinstance(named, list) else []
     expected = list(case.issuer.audience or case.resources)
-    is_right = all(isinstance(each, str) for each in listed) and not set(expected).isdisjoint(
-        listed if case.issuer.audience else map(_canonical, listed)
-    )
+    # Clients of HTTP+SSE know an endpoint by another address.
+    accepted = case.issuer.audience or [*expected, *(each.removesuffix("/mcp") + "/sse" for each in expected)]
+    is_right = all(isinstance(each, str) for each in listed) and not set(accepted).isdisjoint(listed)
     if is_right:
         return Finding("audience", shown(expected), shown(named))
     hint = "have the issuer put an expected value into `aud`; a value that is used for nothing else may join `audience`"
     return Finding("audience", shown(expected), shown(named), "audience", hint)
-
-
-def _canonical(audience: str) -> str:
-    """An endpoint's address as `Target.resource` has it: clients of HTTP+SSE know it by another one."""
-    return audience.removesuffix("/sse") + "/mcp" if audience.endswith("/sse") else audience
 
 
 def lifetime(case: Case) -> Finding:

@@ -270,7 +270,7 @@ FAULTS = (
     Fault(
         "a token is good for any audience",
         "app/auth/token_rules.py",
-        "and not set(expected).isdisjoint(listed)",
+        "and not set(accepted).isdisjoint(listed)",
         "and listed",
         TOKENS,
     ),

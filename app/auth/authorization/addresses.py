@@ -1,7 +1,11 @@
-"""The addresses of a tenant's authorization server, and of what its tokens are for. Pure."""
+"""The addresses of a tenant's authorization server, and of what its tokens are for; and what it can do. Pure."""
 
 import re
 from typing import NamedTuple
+
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+GRANTS = ("authorization_code", "refresh_token", "client_credentials", JWT_BEARER)
+METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")  # of clients to say who they are
 
 _SEGMENT = r"[a-z0-9][a-z0-9-]{0,62}"
 _path = re.compile(rf"/t/({_SEGMENT})(?:/({_SEGMENT})(?:/(?:mcp|sse|messages))?)?/?").fullmatch

@@ -10,6 +10,7 @@ from app.auth._refusal import CredentialRefused, Finding
 from app.auth.authorization.access_tokens import Holder, narrowed
 from app.auth.authorization.addresses import Addresses
 from app.auth.authorization.clients import Client
+from app.auth.issuer_rules import ALGORITHMS
 from app.auth.jwks import KeyNotFound, KeySets, KeySource
 from app.auth.token_rules import Case
 from app.auth.tokens import Tokens
@@ -17,7 +18,6 @@ from app.domain import Issuer
 
 PERSON_TYPE = "oauth-id-jag+jwt"
 MAX_LIFE_S = 3600  # of an assertion of a client: whoever steals one has it for so long
-_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Assertions:
             sent = token_form.read(text)
             # An issuer as the rules want one: a client asserts itself.
             itself = Issuer(
-                "", to.tenant, client.client_id, _ALGORITHMS, (to.issuer, to.endpoint("token")), {}, frozenset(),
+                "", to.tenant, client.client_id, tuple(ALGORITHMS), (to.issuer, to.endpoint("token")), {}, frozenset(),
                 self.now(), jwks_url=stored.jwks_url,
             )  # fmt: skip
             case = Case(sent, itself, to.tenant, (), self.now().timestamp())

@@ -19,14 +19,11 @@ from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
 from authlib.oauth2.rfc7636 import CodeChallenge
 
 from app.auth.authorization.access_tokens import LIFE_S, Holder, narrowed
-from app.auth.authorization.addresses import Addresses
+from app.auth.authorization.addresses import JWT_BEARER, METHODS, Addresses
 from app.auth.authorization.clients import Client
 from app.domain import CLIENT_ISSUER, Connection
 
-JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-GRANTS = ("authorization_code", "refresh_token", "client_credentials", JWT_BEARER)
-METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 _is_sha256 = re.compile(r"[A-Za-z0-9_-]{43}").fullmatch  # in base64url (RFC 7636, 4.2)
 _SECRET = frozenset({"client_secret_basic", "client_secret_post"})
 
@@ -308,7 +305,7 @@ class _Refresh(grants.RefreshTokenGrant):  # type: ignore[misc]
 
 
 class _ClientCredentials(grants.ClientCredentialsGrant):  # type: ignore[misc]
-    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post", "private_key_jwt")
+    TOKEN_ENDPOINT_AUTH_METHODS = METHODS[1:]
 
 
 class _Assertion(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
@@ -369,6 +366,6 @@ def _answered(status: int, body: Any, headers: Sequence[tuple[str, str]]) -> Dec
 
 
 __all__ = [
-    "JWT_BEARER", "Ask", "Asked", "Decision", "Fields", "Known", "OAuth2Error", "decide_authorization",
+    "Ask", "Asked", "Decision", "Fields", "Known", "OAuth2Error", "decide_authorization",
     "decide_revocation", "decide_token",
 ]  # fmt: skip

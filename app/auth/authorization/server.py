@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus, urlencode
 
 from app.auth._refusal import CredentialRefused
 from app.auth.authorization.access_tokens import Holder, OwnTokens, SigningKeys, narrowed
-from app.auth.authorization.addresses import Addresses
+from app.auth.authorization.addresses import GRANTS, JWT_BEARER, METHODS, Addresses
 from app.auth.authorization.assertions import Assertions
 from app.auth.authorization.clients import (
     Client,
@@ -25,11 +25,12 @@ from app.auth.authorization.clients import (
 )
 from app.auth.authorization.connection_secrets import ConnectionSecrets, Presented
 from app.auth.authorization.people import People, PersonGone, connecting
+from app.auth.issuer_rules import ALGORITHMS
 from app.domain import Connection, Principal, Scope, SignIn
 from app.errors import NotFound
 
 if TYPE_CHECKING:
-    from app.auth.authorization.decisions import Ask, Asked, Decision, Fields
+    from app.auth.authorization.decisions import Ask, Asked, Decision, Fields, Known
 
 CODE_S = 120.0  # for a client to redeem a code
 LOST_ANSWER_S = 30.0  # so long a refresh token that was used is answered once more: the first answer may be lost
@@ -177,11 +178,8 @@ class AuthorizationServers:
         from app.auth.authorization import decisions  # noqa: PLC0415 - as above
 
         rules, request = await self._rules(to.tenant), decisions.Asked("POST", fields, authorization)
-        client = await self._client(to, request, rules)
-        known = self._known(to, client)
-        if client is not None and "client_assertion" in request.form:
-            known = replace(known, is_proven=await self.assertions.are_of(client, to, request.form["client_assertion"]))
-        if client is not None and request.form.get("grant_type") == decisions.JWT_BEARER:
+        client, known = await self._client(to, request, rules)
+        if client is not None and request.form.get("grant_type") == JWT_BEARER:
             person = await self.assertions.person(client, to, request.form.get("assertion", ""))
             return decisions.decide_token(request, replace(known, person=person))
         presented = _presented(request)
@@ -227,10 +225,7 @@ class AuthorizationServers:
         from app.auth.authorization import decisions  # noqa: PLC0415 - as above
 
         rules, request = await self._rules(to.tenant), decisions.Asked("POST", fields, authorization)
-        client = await self._client(to, request, rules)
-        known = self._known(to, client)
-        if client is not None and "client_assertion" in request.form:
-            known = replace(known, is_proven=await self.assertions.are_of(client, to, request.form["client_assertion"]))
+        client, known = await self._client(to, request, rules)
         if (error := decisions.decide_revocation(request, known)) is not None:
             return error
         found = await self._of_token(to, request.form.get("token", ""))
@@ -246,11 +241,9 @@ class AuthorizationServers:
             principal = self.tokens.read(text)
         except CredentialRefused:
             return None
-        return (
-            await self.connections.find(to.tenant, principal.grant, self.now())
-            if principal.tenant == to.tenant
-            else None
-        )
+        if principal.tenant != to.tenant:
+            return None
+        return await self.connections.find(to.tenant, principal.grant, self.now())
 
     # --- clients
 
@@ -288,7 +281,6 @@ class AuthorizationServers:
     async def metadata(self, to: Addresses) -> Mapping[str, Any]:
         """RFC 8414; also as OpenID Connect Discovery has it. Raises NotFound."""
         rules = await self._rules(to.tenant)
-        methods = ["none", "client_secret_basic", "client_secret_post", "private_key_jwt"]
         return {
             "issuer": to.issuer,
             "authorization_endpoint": to.endpoint("authorize"),
@@ -300,9 +292,9 @@ class AuthorizationServers:
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
             "grant_types_supported": list(GRANTS),
-            "token_endpoint_auth_methods_supported": methods,
-            "token_endpoint_auth_signing_alg_values_supported": list(SIGNED_BY),
-            "revocation_endpoint_auth_methods_supported": methods,
+            "token_endpoint_auth_methods_supported": list(METHODS),
+            "token_endpoint_auth_signing_alg_values_supported": sorted(ALGORITHMS),
+            "revocation_endpoint_auth_methods_supported": list(METHODS),
             "code_challenge_methods_supported": ["S256"],
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": rules.documents,
@@ -323,17 +315,20 @@ class AuthorizationServers:
             raise NotFound("There is nothing at this address")
         return rules
 
-    async def _client(self, to: Addresses, request: "Asked", rules: SignIn) -> Client | None:
-        """Whom the request says that it comes from: nothing is proven."""
-        client_id = (
-            request.form.get("client_id") or _basic_user(request.headers) or self.assertions.subject(request.form)
-        )
+    async def _client(self, to: Addresses, request: "Asked", rules: SignIn) -> "tuple[Client | None, Known]":
+        """Whom a request says that it comes from, which is not proven, and what is known for the decision."""
+        form, basic = request.form, _basic_user(request.headers)
+        client_id = form.get("client_id") or basic or self.assertions.subject(form)
         try:
-            return await self.clients.find(to.tenant, client_id, rules) if client_id else None
+            client = await self.clients.find(to.tenant, client_id, rules) if client_id else None
         except ClientRefused:
-            return None
+            client = None
+        known = self._known(to, client)
+        if client is None or "client_assertion" not in form:
+            return client, known
+        return client, replace(known, is_proven=await self.assertions.are_of(client, to, form["client_assertion"]))
 
-    def _known(self, to: Addresses, client: Client | None) -> Any:
+    def _known(self, to: Addresses, client: Client | None) -> "Known":
         from app.auth.authorization import decisions  # noqa: PLC0415 - as above
 
         def is_right(secret: str) -> bool:
@@ -341,10 +336,6 @@ class AuthorizationServers:
             return stored is not None and self.client_secrets.is_right(to.tenant, stored, secret)
 
         return decisions.Known(to, client, is_right, self.tokens.make, self.secrets.of)
-
-
-GRANTS = ("authorization_code", "refresh_token", "client_credentials", "urn:ietf:params:oauth:grant-type:jwt-bearer")
-SIGNED_BY = ("RS256", "ES256", "EdDSA")
 
 
 class RememberedRules:
