@@ -36,7 +36,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class Authorization:
-    """What the endpoints work with. It is `app.state.authorization`."""
+    """What the endpoints work with. It is `app.state.signing_in`."""
 
     def __init__(self, servers: AuthorizationServers, refused: RateLimiter, registrations: RateLimiter) -> None:
         """`refused`: tries at the token endpoint, by address; those that succeed are given back."""
@@ -127,7 +127,7 @@ async def _metadata(request: Request, tenant: str) -> JSONResponse:
 
 
 def _of(request: Request) -> Authorization:
-    found: Authorization = request.app.state.authorization
+    found: Authorization = request.app.state.signing_in
     return found
 
 

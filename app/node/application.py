@@ -71,7 +71,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
     registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
     ownership, watching = gateway.routes.ownership, gateway.sessions.watching
     app = build_api()
-    app.state.authorization = programs = _authorization(gateway)
+    app.state.signing_in = programs = _authorization(gateway)
     app.state.health = own_health = health.Health(readiness=gateway, registry=metrics.registry)
     app.state.admin_context = AdminContext(
         tenants=records.tenants,

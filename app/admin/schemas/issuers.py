@@ -261,9 +261,10 @@ class IssuerAnswer(Answer):
     @classmethod
     def of(cls, value: Issuer) -> Self:
         shown = super().of(value)
-        if shown.sign_in is not None:
-            shown.sign_in.has_client_secret = value.sealed_client_secret is not None
-        return shown
+        if shown.sign_in is None:
+            return shown
+        has_secret = {"has_client_secret": value.sealed_client_secret is not None}
+        return shown.model_copy(update={"sign_in": shown.sign_in.model_copy(update=has_secret)})
 
 
 class IssuerMade(IssuerAnswer):

@@ -45,6 +45,10 @@ class Asked(OAuth2Request):  # type: ignore[misc]
         super().__init__(method, "https://gateway/", headers=headers)
         self.payload = _Payload(fields)
 
+    def is_from(self, client: "_Registered") -> None:
+        """The client has said who it is."""
+        self.client = client
+
     @property
     def form(self) -> dict[str, str]:
         found: dict[str, str] = self.payload.data
@@ -108,13 +112,13 @@ def decide_token(asked: Asked, known: Known) -> Decision:
     """What the token endpoint answers."""
     if (wrong := _incomplete(asked, "grant_type")) is not None:
         return wrong
-    return _answered(*_Server(known).create_token_response(asked))
+    return _answered(*_Server(known, asked).create_token_response(asked))
 
 
 def decide_revocation(asked: Asked, known: Known) -> Decision | None:
     """An error where the client is not who it says; None: it may revoke what is its own."""
     try:
-        _Server(known).authenticate_client(asked, METHODS, "revocation")
+        _Server(known, asked).authenticate_client(asked, METHODS, "revocation")
     except OAuth2Error as error:
         return _answered(*error(None))
     return _incomplete(asked, "token")
@@ -131,18 +135,14 @@ def decide_authorization(asked: Asked, known: Known) -> "Ask":
     """What a person is to be asked.
 
     Raises:
-        OAuth2Error: the request is not valid; with a `redirect_uri` where the client may be told so.
+        OAuth2Error: the request is not valid.
     """
     if "response_type" not in asked.form:
         raise InvalidRequestError("Missing 'response_type' in request.")
-    grant = _Server(known).get_consent_grant(asked)
+    grant = _Server(known, asked).get_consent_grant(asked)
     client, uri = known.client, str(grant.redirect_uri)
     assert client is not None
-    try:
-        backend = _backend_of(asked, known)
-    except OAuth2Error as error:
-        error.redirect_uri, error.state = uri, asked.payload.state
-        raise
+    backend = _backend_of(asked, known)
     return Ask(known.to, client, uri, asked.form.get("state", ""), asked.form["code_challenge"], backend)
 
 
@@ -162,9 +162,9 @@ class Ask:
 class _Server(AuthorizationServer):  # type: ignore[misc]
     """For one request."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Known, asked: Asked) -> None:
         super().__init__()
-        self.known = known
+        self.known, self._asked = known, asked
         self.register_client_auth_method("private_key_jwt", self._by_assertion)
         for grant in (_Refresh, _ClientCredentials, _Assertion):
             self.register_grant(grant)
@@ -181,7 +181,7 @@ class _Server(AuthorizationServer):  # type: ignore[misc]
         return query_client(client.client_id) if is_asked and self.known.is_proven and client is not None else None
 
     def _token(self, *, grant_type: str, client: Any, user: Any, **_: Any) -> dict[str, Any]:
-        known, request = self.known, client.request
+        known, request = self.known, self._asked
         connection = user if isinstance(user, Connection) else None
         if connection is not None:
             holder = Holder(connection.issuer, connection.subject, connection.scopes, connection.id, client.client_id)
@@ -212,19 +212,12 @@ class _Server(AuthorizationServer):  # type: ignore[misc]
     def create_oauth2_request(self, request: Asked) -> Asked:
         return request
 
-    def authenticate_client(self, request: Asked, methods: Sequence[str], endpoint: str = "token") -> Any:
-        client = super().authenticate_client(request, methods, endpoint)
-        client.request = request
-        return client
-
     def handle_response(self, status: int, body: Any, headers: Any) -> tuple[int, Any, Any]:
         return status, body, headers
 
 
 class _Registered(ClientMixin):  # type: ignore[misc]
     """A client as Authlib asks for it."""
-
-    request: Asked
 
     def __init__(self, known: Known, client: Client) -> None:
         self.client, self.client_id, self._known = client, client.client_id, known
@@ -321,7 +314,7 @@ class _Assertion(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
             raise UnauthorizedClientError("Only a client that the tenant knows may send assertions.")
         if self.server.known.person is None:
             raise InvalidGrantError("The assertion is not valid here.")
-        self.request.client = client
+        self.request.is_from(client)
 
     def create_token_response(self) -> tuple[int, Any, Any]:
         return 200, self.generate_token(user=self.server.known.person), self.TOKEN_RESPONSE_HEADER
