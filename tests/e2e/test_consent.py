@@ -8,7 +8,6 @@ import httpx2
 import pytest
 
 from tests.e2e.conftest import NO_PLAYWRIGHT, Fleet
-from tests.e2e.desk import Desk
 from tests.integration.person import Program
 
 expect = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT).expect
@@ -36,6 +35,8 @@ def test_a_window_that_a_program_opens_comes_back_to_it(
     chromium: Any, fleet: Fleet, program: Program, elsewhere: int
 ) -> None:
     """Nobody is signed in: the person signs in on the way. The program still knows the window."""
+    from tests.e2e.desk import Desk
+
     context = chromium.new_context()
     desk = Desk(fleet.gateway, context)
     key = str(fleet.gateway.api("POST", "/tenants/acme/keys", {"scopes": ["mcp:connect"]})["key"])

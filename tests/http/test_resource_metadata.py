@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 
 import anyio
+import httpx2
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from starlette.types import Receive, Scope, Send
 
-from app.errors import RateLimited, StorageUnavailable, Unauthenticated
+from app.errors import Forbidden, RateLimited, StorageUnavailable, Unauthenticated
 from app.http import resource_metadata
-from app.http.resource_metadata import REMEMBER_S, Remembered, challenge
+from app.http.dependencies import BASE_URL
+from app.http.resource_metadata import PREFIX, REMEMBER_S, Remembered, challenge
 from app.limits.caller_rates import RateLimiter
+from app.node.application import build_api
 
 
 class Database:
@@ -24,7 +28,7 @@ class Database:
         await anyio.lowlevel.checkpoint()
         if self.is_away:
             raise StorageUnavailable
-        return ["https://idp.example"] if tenant == "acme" else []
+        return {"acme": ["https://idp.example"], "own": ["/oauth/own", "https://idp.example"]}.get(tenant, [])
 
 
 class Rig:
@@ -126,3 +130,64 @@ async def test_whether_there_is_an_issuer_is_never_a_reason_to_fail(rig: Rig) ->
     assert rig.database.asked == ["acme", "unknown"]
     rig.database.is_away = True
     assert not await rig.remembered.has_any("another", "192.0.2.1")
+
+
+def test_a_token_without_the_scope_is_told_which_it_needs() -> None:
+    header = challenge(Forbidden(["mcp:connect"]), BASE, HERE, can_sign_in=True)
+    assert header == b'Bearer error="insufficient_scope", scope="mcp:connect", %b' % WHERE
+
+
+# --- the route
+
+
+async def fetched(rig: Rig, path: str, base_url: str = BASE) -> httpx2.Response:
+    """What is at this path below PREFIX, which begins behind it."""
+    api = build_api()
+    api.state.authorization_servers = rig.remembered
+
+    async def below(scope: Scope, receive: Receive, send: Send) -> None:
+        bare = scope["path"].rstrip("/") or "/"  # as `Rest` passes it on
+        await api({**scope, "path": bare, BASE_URL: base_url}, receive, send)
+
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(below), base_url=BASE) as http:
+        return await http.get(PREFIX + path)
+
+
+@pytest.mark.parametrize("spelling", ["mcp", "mcp/", "sse", "sse/"])
+async def test_a_resource_is_spelled_as_it_was_asked_for(rig: Rig, spelling: str) -> None:
+    answer = await fetched(rig, f"/t/acme/echo/{spelling}")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "resource": f"{BASE}/t/acme/echo/{spelling}",
+        "authorization_servers": ["https://idp.example"],
+        "scopes_supported": ["mcp:connect"],
+        "bearer_methods_supported": ["header"],
+        "resource_name": "echo of acme",
+    }
+    assert (answer.headers["access-control-allow-origin"], answer.headers["cache-control"]) == ("*", "no-store")
+
+
+@pytest.mark.parametrize("inserted", ["/gate/way", ""])
+async def test_the_path_of_the_url_may_be_inserted(rig: Rig, inserted: str) -> None:
+    answer = await fetched(rig, f"{inserted}/t/own/echo/mcp", BASE + "/gate/way")
+    found = answer.json()
+    assert found["resource"] == f"{BASE}/gate/way/t/own/echo/mcp"
+    assert found["authorization_servers"] == [f"{BASE}/gate/way/oauth/own", "https://idp.example"]
+
+
+async def test_a_tenant_without_any_is_answered_like_one_that_does_not_exist(rig: Rig) -> None:
+    answer = await fetched(rig, "/t/nobody/echo/mcp")
+    assert (answer.status_code, "authorization_servers" in answer.json()) == (200, False)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", "/", "/t/acme/echo", "/t/acme/echo/messages", "/t/acme/echo/mcp/more", "/t/acme/echo/mcp//",
+        "/t/UP/echo/mcp", "/t/acme/a%22b/mcp", "/t/ac%0d%0ame/echo/mcp", "/t/acme/%65cho/mcp",
+        "/gate/way/t/acme/echo/mcp", "/oauth/acme",
+    ],
+)  # fmt: skip
+async def test_other_forms_are_nothing_and_ask_nobody(rig: Rig, path: str) -> None:
+    assert (await fetched(rig, path)).status_code == 404
+    assert rig.database.asked == []

@@ -16,7 +16,7 @@ UNKNOWN = {
     "backend": "unknown", "toolset": "unknown", "guide": "unknown", "recipe": "unknown", "key": "AAAAAAAA",
     "issuer": "0123456789abcdef", "session": "0123456789ab", "process": "0123456789abcdef",
     "inspection": "0123456789abcdef",
-    "message": "1",
+    "message": "1", "client": "unknown", "connection": "0123456789abcdef",
 }  # fmt: skip
 ROLES: dict[str, list[str]] = {
     "caller": ["mcp:connect"],
