@@ -1,7 +1,7 @@
 """How many tokens a tenant's authorization server gives out in a second: to programs that act by themselves, and for
 refresh tokens, each of which is used once.
 
-    .venv/bin/python bench/token_endpoint.py [--seconds 10] [--at-once 16] [--connections 200]
+    .venv/bin/python bench/token_endpoint.py [--seconds 10] [--at-once 16] [--connections 60]
 
 Starts a gateway of its own with SQLite, has a person allow so many connections, and asks from this machine.
 """
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--at-once", type=int, default=16)
-    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--connections", type=int, default=60)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running_gateway(Path(folder) / "data") as gateway:
         endpoint = gateway.endpoint(ECHO)
