@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -23,11 +24,12 @@ from app.admin.client_config import (
     instructions,
     local_url,
 )
-from app.domain import BackendSpec
+from app.domain import BackendSpec, SignIn
 from app.errors import InvalidRequest
 from app.settings.settings import Settings
 from app.storage.backends import BackendRepository
 from app.storage.engine import Database
+from app.storage.tenants import TenantRepository
 from tests.databases import SEALER, migrate
 
 URL = "https://gw.example.com/t/acme/time/mcp"
@@ -183,6 +185,17 @@ def test_the_local_address_is_one_that_can_be_connected_to(host, url):
     assert local_url(host, 8080) == url
 
 
+@pytest.mark.parametrize("client", [name for name, each in CLIENTS.items() if not each.is_program])
+def test_where_people_sign_in_a_client_gets_the_address_alone(client):
+    target = Target("time", URL, "MY_KEY", "tlk_abcdefgh_secret", signs_in=True)
+    text = CLIENTS[client].render([target]) + instructions(CLIENTS[client], target)
+    assert URL in text
+    assert "sign in" in text
+    for word in ("Authorization", "MY_KEY", "tlk_", "Bearer", PASTE_HERE, "-key"):
+        assert word not in text, word
+    assert all("MY_KEY" not in link for link in install_links(target).values())
+
+
 # --- the command
 
 
@@ -238,26 +251,37 @@ def test_a_variable_that_has_no_key_is_an_error_and_nothing_is_written(capsys, m
     assert not (tmp_path / "mcp.json").exists()
 
 
-async def _register(*names: str) -> None:
+async def _register(*names: str, sign_in: SignIn | None = None) -> None:
     database = Database(Settings.from_env(os.environ).database_url)
     try:
         for name in names:
             await BackendRepository(database, SEALER).create("default", BackendSpec("default", name, "true"))
+        tenants = TenantRepository(database)
+        await tenants.replace(replace(await tenants.get("default"), sign_in=sign_in))
     finally:
         await database.aclose()
 
 
-def register(*names: str) -> None:
+def register(*names: str, sign_in: SignIn | None = None) -> None:
     import asyncio
 
     migrate(Settings.from_env(os.environ).database_url)
-    asyncio.run(_register(*names))
+    asyncio.run(_register(*names, sign_in=sign_in))
 
 
 def test_the_only_backend_need_not_be_named(capsys):
     register("echo")
     assert cli.main(["connect", "windsurf"]) == 0
     assert list(json.loads(capsys.readouterr().out)["mcpServers"]) == ["echo"]
+
+
+def test_a_tenant_with_an_authorization_server_needs_no_key_unless_one_is_named(capsys):
+    register("echo", sign_in=SignIn())
+    entries = []
+    for more in ([], ["--key-env", "MY_KEY"]):
+        assert cli.main(["connect", "windsurf", *more]) == 0
+        entries.append(json.loads(capsys.readouterr().out)["mcpServers"]["echo"])
+    assert ["headers" in each for each in entries] == [False, True]
 
 
 def test_of_several_backends_one_must_be_named(capsys):
