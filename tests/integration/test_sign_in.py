@@ -178,6 +178,34 @@ def test_what_a_person_refuses_is_told_to_the_program(program: Program, person: 
     assert (answer["error"], answer["state"], answer["iss"]) == ("access_denied", program.state, program.issuer)
 
 
+def test_a_form_that_no_page_of_this_person_has_made_allows_nothing(
+    gateway: Gateway, endpoint: Endpoint, program: Program, browser: Browser
+):
+    """The cookie is there in each case: whether another site's form has it depends on the browser."""
+    program.register()
+    url, here = program.address(), browser.from_here
+    assert browser.sign_in(endpoint.key).status_code == 303
+    with Browser(gateway) as theirs:
+        theirs.sign_in(endpoint.key)
+        of_another = theirs.csrf
+    good = {"csrf": browser.csrf, "decision": "allow"}
+    forged: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({"decision": "allow"}, here),
+        ({**good, "csrf": ""}, here),
+        ({**good, "csrf": of_another}, here),
+        (good, {}),
+        (good, {**here, "Origin": "null"}),
+        (good, {**here, "Origin": "https://evil.example"}),
+        (good, {**here, "Sec-Fetch-Site": "cross-site"}),
+        (good, {**here, "Sec-Fetch-Site": "same-site"}),
+        ({"decision": "refuse"}, here),
+    ]
+    for form, headers in forged:
+        answer = browser.http.post(url, data=form, headers=headers)
+        assert (answer.status_code, "location" in answer.headers) == (403, False), (form, headers)
+    assert browser.http.post(url, data=good, headers=here).status_code == 303
+
+
 def test_a_token_is_for_its_endpoint_and_never_for_rest(
     gateway: Gateway, endpoint: Endpoint, program: Program, person: Person
 ):
