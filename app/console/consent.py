@@ -114,7 +114,8 @@ class Consent:
         }
         page = self.templates.response("consent.html", values, 200 if values["may_use"] else 403)
         # A browser follows the answer to a form only where this says so; nobody else frames or opens the page.
-        there = f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
+        has_name = parts.scheme in ("http", "https") and "[" not in parts.netloc  # browsers know no source with IPv6
+        there = f"{parts.scheme}://{parts.netloc}" if has_name else f"{parts.scheme}:"
         page.headers["Content-Security-Policy"] = HEADERS["Content-Security-Policy"].replace(
             "form-action 'self'", f"form-action 'self' {there}"
         )

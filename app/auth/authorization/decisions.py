@@ -248,7 +248,7 @@ class _Registered(ClientMixin):  # type: ignore[misc]
         stored = self.client.stored
         if grant_type == "client_credentials":
             return stored is not None and stored.acts_itself
-        return grant_type != JWT_BEARER or self.client.is_administrators
+        return grant_type != JWT_BEARER or (self.client.is_administrators and self.client.authentication != "none")
 
 
 class _Challenge(CodeChallenge):  # type: ignore[misc]

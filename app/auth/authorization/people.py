@@ -9,6 +9,7 @@ from app.auth._refusal import CredentialRefused
 from app.auth.api_keys import ApiKeys
 from app.auth.authenticator import Switches
 from app.auth.authorization.access_tokens import narrowed
+from app.auth.issuer_rules import capped
 from app.auth.outbound_urls import FetchFailed
 from app.auth.policy import CONNECT_ONE, has_scope
 from app.auth.provider_client import ProviderClient, ProviderRefused
@@ -77,11 +78,14 @@ class People:
                 await self.keys.confirm(principal)
             else:
                 await self.tokens.confirm(principal)
+                connection = await self._capped(connection)
             await self.switches.require_on(principal)
         except CredentialRefused as refusal:
             raise PersonGone(f"its person's credential is gone: {refusal}", for_good=True) from None
         except Disabled as off:
             raise PersonGone(str(off), for_good=False) from None
+        if not connection.scopes:
+            raise PersonGone("its person may not use this any more", for_good=False)
         person = await self.store.find(connection.identity)
         if person is None:
             return connection
@@ -90,6 +94,12 @@ class People:
         if not scopes:
             raise PersonGone("its person may not use this any more", for_good=False)
         return replace(connection, scopes=scopes)
+
+    async def _capped(self, connection: Connection) -> Connection:
+        """The connection with what its issuer may confer by now."""
+        issuer = await self.issuers.find(connection.tenant, connection.issuer)
+        cap: frozenset[str] = frozenset() if issuer is None else issuer.max_scopes
+        return replace(connection, scopes=capped(connection.scopes, connection.tenant, cap))
 
     async def _asked(self, person: Person, base_url: str) -> Person:
         """The person after its provider was asked, if that is due. Raises PersonGone."""

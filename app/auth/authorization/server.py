@@ -217,6 +217,9 @@ class AuthorizationServers:
         if is_again:
             return known
         ends_at = await self._ends_at(known, rules, now)
+        if ends_at <= now:
+            await self.trail.ended(old, "its person has to sign in again")
+            return None
         return replace(known, turn=old.turn + 1, turned_at=now, ends_at=ends_at)
 
     async def revoke(self, to: Addresses, fields: "Fields", authorization: str = "") -> "Decision | None":

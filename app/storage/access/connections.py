@@ -63,7 +63,8 @@ class ConnectionRepository:
         return [object_of(Connection, row) for row in await self._database.rows(query)]
 
     async def allowed(self, connection: Connection, now: datetime) -> bool:
-        """Whether the person has allowed this client the same before, or more, and it is not over."""
+        """Whether the person has allowed this client the same before, or more, at this redirect address, and it is
+        not over."""
         is_used = connections.c.turn > 0
         query = select(connections.c.scopes).where(_of_client(connection), is_used, connections.c.ends_at > now)
         wanted = set(connection.scopes)
@@ -151,4 +152,5 @@ def _of_client(connection: Connection) -> ColumnElement[bool]:
         issuer=connection.issuer,
         subject=connection.subject,
         backend=connection.backend,
+        redirect_uri=connection.redirect_uri,
     )

@@ -66,8 +66,8 @@ class Connections:
 
     async def allowed(self, connection: Connection, now: datetime) -> bool:
         return any(
-            (each.client_id, each.identity, each.backend)
-            == (connection.client_id, connection.identity, connection.backend)
+            (each.client_id, each.identity, each.backend, each.redirect_uri)
+            == (connection.client_id, connection.identity, connection.backend, connection.redirect_uri)
             and connection.scopes <= each.scopes
             for each in self.rows.values()
         )

@@ -135,6 +135,9 @@ async def test_only_a_client_that_an_administrator_knows_and_that_proves_it_send
     job.client("r-theirs")
     answered = await exchanged(job, of_person(client_id="r-theirs"), "r-theirs")
     assert answered.body["error"] == "unauthorized_client"
+    job.client("public")
+    answered = await exchanged(job, of_person(client_id="public"), "public")
+    assert answered.body["error"] == "unauthorized_client"
     url = job.document()
     answered = await job.post(grant_type=JWT_BEARER, client_id=url, assertion=of_person(client_id=url))
     assert answered.body["error"] == "unauthorized_client"

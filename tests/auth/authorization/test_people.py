@@ -1,6 +1,7 @@
 """Whether the person behind a connection is still there: by key, issuer, switch, and their own provider."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -228,3 +229,20 @@ def test_what_connects_of_the_scopes_of_somebody():
     ):  # fmt: skip
         assert connecting(Principal("acme", ISS, "alice", frozenset(scopes))) == found
     assert TO.tenant == "acme"
+
+
+async def test_a_connection_never_gets_more_than_its_issuer_may_confer_by_now(rig):
+    """Nor where its provider gives nothing to ask with."""
+    tokens = await rig.connected(ALICE)
+    rig.idp.set(replace(rig.idp.records["acme", ISS], max_scopes=frozenset({"mcp:connect:echo"})))
+    tokens = (await rig.refresh(tokens["refresh_token"])).body
+    assert tokens["scope"] == "mcp:connect:echo"
+    rig.idp.set(replace(rig.idp.records["acme", ISS], max_scopes=frozenset({"tenant:read"})))
+    assert (await rig.refresh(tokens["refresh_token"])).body["error"] == "invalid_grant"
+
+
+async def test_who_has_to_sign_in_again_gets_no_token_that_is_over(rig):
+    tokens = await rig.connected(ALICE)
+    rig.connections.rows[rig.only.id] = replace(rig.only, created_at=NOW - timedelta(days=8))
+    assert (await rig.refresh(tokens["refresh_token"])).body["error"] == "invalid_grant"
+    assert list(rig.connections.ended_by.values()) == ["its person has to sign in again"]

@@ -579,3 +579,13 @@ async def test_a_tenants_rules_are_asked_for_once_in_two_seconds():
     elapsed_s += 0
     await rules.of("nobody")
     assert asked[-1] == "nobody"  # the oldest were forgotten
+
+
+async def test_what_was_allowed_at_one_address_is_not_allowed_at_another(rig):
+    """Else a client with a good address and a bad one would get silently what it asked for openly."""
+    uris = ["https://claude.example/cb", "https://evil.example/cb"]
+    made, _ = await rig.servers.register(TO, {"redirect_uris": uris})
+    good, bad = [{"client_id": made["client_id"], "redirect_uri": each} for each in uris]
+    await rig.connected(**good)
+    assert await rig.servers.was_allowed(await rig.ask(**good), rig.person)
+    assert not await rig.servers.was_allowed(await rig.ask(**bad), rig.person)

@@ -133,8 +133,12 @@ async def test_all_is_gone_where_a_tenant_has_no_authorization_server_any_more(r
     await repository.register("acme", client("job"), NOW)
     tenant = await tenants.get("acme")
     await tenants.replace(replace(tenant, sign_in=None))
-    assert await repository.find("acme", mine.id, NOW) is None
-    assert await repository.standing("acme", [mine.id, of_client("job")], NOW) == set()
+    late = make()
+    await repository.add(late)  # of somebody who was asked before
+    for each in (mine, late):
+        assert await repository.find("acme", each.id, NOW) is None
+    assert await repository.standing("acme", [mine.id, late.id, of_client("job")], NOW) == set()
+    assert await ids(repository) == []
 
 
 async def test_lists_are_of_a_tenant_or_a_person_and_go_on_behind_the_last_one(repository, make):
@@ -153,7 +157,8 @@ async def test_allowed_is_the_same_for_the_same_client_or_less(repository, make)
     await repository.add(made)
     assert await repository.allowed(replace(made, scopes=frozenset({"mcp:connect:echo"})), NOW)
     for changes in ({"scopes": frozenset({"mcp:connect"})}, {"client_id": "other"}, {"subject": "other"},
-                    {"issuer": "https://idp.example"}, {"backend": "echo"}, {"tenant": "zenith"}):  # fmt: skip
+                    {"issuer": "https://idp.example"}, {"backend": "echo"}, {"tenant": "zenith"},
+                    {"redirect_uri": "https://evil.example/cb"}):  # fmt: skip
         assert not await repository.allowed(replace(made, **changes), NOW), changes
     assert not await repository.allowed(made, NOW + DAY)
 
