@@ -107,7 +107,8 @@ def path_of(base_url: str) -> str:
 def challenge(error: Unauthenticated | Forbidden, base_url: str, path: str, *, can_sign_in: bool) -> bytes:
     """The WWW-Authenticate header with which the MCP endpoint at this path refuses a request. Only where clients can
     get a token does it lead there: elsewhere the key is wrong, and nothing but another key helps."""
-    path = path.replace("/messages", "/sse")  # whose address the client was given
+    if path.endswith("/messages"):  # the client was given the address of the stream
+        path = path.removesuffix("/messages") + "/sse"
     # The path goes into a header: only a well-formed one may.
     is_ours = _endpoint(path) is not None
     where = f'resource_metadata="{base_url}{PREFIX}{path}"' if is_ours and can_sign_in else ""

@@ -112,6 +112,7 @@ def test_a_refusal_leads_to_an_issuer_where_there_is_one(was_sent: bool, can_sig
         ("/t/acme/echo/mcp/", "/t/acme/echo/mcp/"),
         ("/t/acme/echo/sse", "/t/acme/echo/sse"),
         ("/t/acme/echo/messages", "/t/acme/echo/sse"),
+        ("/t/acme/messages/mcp", "/t/acme/messages/mcp"),
         ('/t/acme/a"b/mcp', ""),
         ("/t/acme/echo/mcp\r\nx: y", ""),
         ("/t/acme/echo", ""),
