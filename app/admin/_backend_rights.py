@@ -16,7 +16,7 @@ from app.errors import Forbidden, InvalidRequest
 from app.text.credentials import secrets_in
 
 # What administrators of a tenant may change.
-_OF_TENANT = {"enabled", "reason", "pin", "pin_minor", *(each.name for each in fields(Selection))}
+_OF_TENANT = {"enabled", "reason", "pin", "pin_minor", "access", *(each.name for each in fields(Selection))}
 # And of a backend that is reached by URL: of another one these are a matter of the platform.
 _OF_URL = _OF_TENANT | {
     "url", "openapi", "transport", "headers", "connect", "recovery", "calls_per_session", "timeouts",

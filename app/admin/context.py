@@ -101,6 +101,9 @@ class CatalogView(Protocol):
     async def withheld(self, key: tuple[str, str], offer: Offer) -> Mapping[str, str]:
         """Which tools of what a process offers are neither shown nor called, and why."""
 
+    async def reread(self, key: tuple[str, str]) -> None:
+        """Something is stored of the backend that toolsets see."""
+
     async def aside(self, tenant: str, work: Callable[..., T], *args: Any) -> T:
         """Does in a thread what takes long with the tenant's definitions, one at a time for each tenant."""
 

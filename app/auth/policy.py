@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from app.domain import DEFAULT_TENANT, Principal, Scope, is_name
+from app.domain import CLIENT_ISSUER, DEFAULT_TENANT, KEY_ISSUER, Principal, Scope, is_name
+from app.domain.resources.access import AccessEntry, Who
 
 CONNECT_ONE = Scope.CONNECT + ":"  # `mcp:connect:<backend>`
 _PLATFORM = "platform:"
@@ -54,6 +55,22 @@ def may_connect(principal: Principal, tenant: str, backend: str) -> bool:
     if principal.tenant == tenant and _CONNECT in principal.scopes:
         return True
     return has_scope(principal, tenant, CONNECT_ONE + backend)
+
+
+def entries_for(principal: Principal, access: Iterable[AccessEntry]) -> tuple[AccessEntry, ...]:
+    """The entries of an `access` that name the principal, in their order."""
+    return tuple(each for each in access if _names(each.who, principal))
+
+
+def _names(who: Who, principal: Principal) -> bool:
+    if who.everyone:
+        return True
+    if principal.issuer in (KEY_ISSUER, CLIENT_ISSUER):
+        named = who.key if principal.issuer == KEY_ISSUER else who.client
+        return named is not None and named == principal.subject
+    if who.issuer is not None and who.issuer != principal.issuer:
+        return False
+    return who.person == principal.subject if who.person is not None else who.group in principal.groups
 
 
 def may_grant(principal: Principal, tenant: str, scopes: Iterable[str]) -> bool:

@@ -158,7 +158,16 @@ def holder(case: Case) -> Principal:
     exp: int = claims["exp"]
     expires_at = exp if case.now < exp else exp + LEEWAY_S  # in the leeway it expires with the leeway
     named = claim(claims, record.claims.get("subject") or "sub")
-    return Principal(case.tenant, record.issuer, str(named), granted(case), expires_at)
+    return Principal(case.tenant, record.issuer, str(named), granted(case), expires_at, groups=_groups(case))
+
+
+def _groups(case: Case) -> frozenset[str]:
+    """Those that the issuer maps to scopes: a provider may name hundreds that mean nothing here."""
+    names = case.issuer.claims
+    if names.get("groups") is None:
+        return frozenset()
+    known = names.get("map") or {}
+    return frozenset(each for each in named_in(claim(case.sent.claims, names["groups"])) or () if each in known)
 
 
 def granted(case: Case) -> frozenset[str]:
@@ -166,10 +175,8 @@ def granted(case: Case) -> frozenset[str]:
     what its issuer may confer."""
     claims, names = case.sent.claims, case.issuer.claims
     asked = set(scopes_in(claim(claims, names.get("scopes") or "scope")) or ())
-    if names.get("groups") is not None:
-        known = names.get("map") or {}
-        for group in named_in(claim(claims, names["groups"])) or ():
-            asked.update(known.get(group, ()))
+    for group in _groups(case):
+        asked.update(names["map"][group])
     if case.issuer.tenants is not None:
         here = case.issuer.tenants.within(case.tenant)
         for value in named_in(claim(claims, here.claim)) or ():

@@ -166,6 +166,7 @@ def _head_of(session: Session, resumption: Resumption, wall_offset_s: float) -> 
         parked=session.connection.rest == "parked",
         made=session.spec.made,
         grant=principal.grant,
+        groups=sorted(principal.groups),
     )
 
 

@@ -69,6 +69,7 @@ class Reconciler:
             self._local.backend_removed(spec.key)
         if _is_other(self._local.current(spec.key), spec):
             self._local.backend_changed(spec)
+        self._local.access_changed(spec)
 
     async def _compare_tenant(self, name: str) -> None:
         tenant = await _or_none(self._tenants.get(name))
@@ -129,5 +130,7 @@ def _is_of(known: BackendSpec, spec: BackendSpec) -> bool:
 
 
 def _is_other(known: BackendSpec | None, spec: BackendSpec) -> bool:
-    """But for which tools are shown: who leases a process for some of them leases it for all."""
-    return known is None or known.made != spec.made or replace(known, selection=spec.selection, pin=spec.pin) != spec
+    """But for which tools are shown, and to whom: who leases a process for some of them leases it for all."""
+    if known is None or known.made != spec.made:
+        return True
+    return replace(known, selection=spec.selection, pin=spec.pin, access=spec.access) != spec

@@ -104,6 +104,11 @@ _TOOLS = (
     ("include", "Only these", "a name or a pattern in each line; empty: all"),
     ("exclude", "Not these", "likewise"),
     ("rename", "Other names", 'a JSON object: {"its name": "the name that is shown"}'),
+    (
+        "access",
+        "Who may use what",
+        'a JSON list: [{"who": {"group": "analysts"}, "tools": ["query", "list_*"]}]; empty: everybody, everything',
+    ),
     ("describe", "Other descriptions", 'a JSON object: {"its name": "what is said of it"}'),
 )
 _PLACED = {

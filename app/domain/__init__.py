@@ -79,7 +79,8 @@ class Principal:
 
     For an API key `issuer` is "key" and `subject` the key's id. At `expires_at` (Unix time) the credential expires, and
     what was opened with it ends. `grant`: on what a token of our own stands, the id of a Connection, or CLIENT_GRANT
-    with the name and `mark` of a client; such a token is for MCP endpoints only.
+    with the name and `mark` of a client; such a token is for MCP endpoints only. `groups`: those of its token that the
+    issuer's `claims.map` has.
     """
 
     tenant: str
@@ -88,6 +89,7 @@ class Principal:
     scopes: frozenset[str]
     expires_at: float | None = None
     grant: str = ""
+    groups: frozenset[str] = frozenset()
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -194,6 +196,7 @@ class Connection:
     turned_at: datetime
     ends_at: datetime
     turn: int = 0
+    groups: frozenset[str] = field(default=frozenset(), metadata=DERIVED)  # of the person, when it was asked last
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -203,8 +206,8 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who has signed in with an identity provider: what it allowed when it was `asked_at`, and its refresh
-    token, with which it is asked again; None: it gave none."""
+    """Somebody who has signed in with an identity provider: what it allowed when it was `asked_at`, the groups that
+    count (as those of the Principal), and its refresh token, with which it is asked again; None: it gave none."""
 
     tenant: str
     issuer: Annotated[str, stored(512)]
@@ -212,6 +215,7 @@ class Person:
     scopes: frozenset[str]
     asked_at: datetime
     sealed: bytes | None = field(default=None, repr=False)
+    groups: frozenset[str] = frozenset()
 
     @property
     def identity(self) -> tuple[str, str, str]:

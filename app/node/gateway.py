@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from app import __version__
+from app.cluster.caller_counts import CallerCounts
 from app.cluster.changes import Changes
 from app.cluster.cluster_rates import SCRIPT as RATES
 from app.cluster.cluster_rates import ClusterRates
@@ -42,6 +43,7 @@ from app.node.readiness import (
 from app.sessions.routes import new_node_id
 from app.sessions.sweeping import sweep_for_ever
 from app.settings.settings import Settings
+from app.storage.call_counts import CallCountRepository
 from app.telemetry.metrics import Metrics
 from app.telemetry.tracing.tracer import Tracer
 
@@ -216,6 +218,9 @@ def _start_jobs(tasks: TaskGroup, gateway: Gateway) -> None:
         "keep calls": sessions.kept_calls.run,
         "end inspections": sessions.inspecting.run,
     }
+    redis = gateway.routing.redis
+    counts = CallCountRepository(gateway.records.database) if redis is None else CallerCounts(redis)
+    others["count calls of callers"] = partial(processes.caller_limits.run, counts)
     if processes.containers is not None:
         others["remove containers"] = processes.containers.run
     if sessions.latency is not None:

@@ -29,6 +29,7 @@ PROCESS_RESTARTED = "process_restarted"
 # By the reason of `Session.close`. The client knows of the other reasons itself, or need not know.
 WORDS = MappingProxyType({
     ENDED_BY_ADMINISTRATOR: "An administrator has ended this session",
+    "access_changed": "This session has ended: an administrator has changed who may use its backend",
     "backend_restarted": "This session has ended: an administrator has restarted its backend",
     PROCESS_RESTARTED: "This session has ended: an administrator has restarted its process",
     "backend_disabled": "This session has ended: an administrator has switched its backend off",

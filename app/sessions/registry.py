@@ -268,9 +268,10 @@ class SessionRegistry:
             return None
         if session.spec.name != backend or session.spec.tenant != tenant:
             raise SessionNotFound
-        # Usually it is the same object as before; a principal has another one for each of its tokens.
-        if principal is not session.principal and principal.identity != session.principal.identity:
-            raise SessionNotFound
+        if principal is not session.principal:  # it has another one for each of its tokens
+            if principal.identity != session.principal.identity:
+                raise SessionNotFound
+            session.known_as(principal)
         return session
 
     def ended(self, session_id: str, place: EventId, principal: Principal, tenant: str, backend: str) -> Session | None:

@@ -5,7 +5,8 @@ NEW --connect--> CONNECTING --process--> CONNECTED --initialize--> INITIALIZING 
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from app.backends.connections.session_connection import SessionConnection
 from app.backends.connections.source import ConnectionLease, ConnectionSource
 from app.domain import BackendSpec, Limits, Principal, public_id
 from app.errors import BackendTimeout, GatewayError, InvalidMessage, RoutesUnavailable, ShuttingDown
+from app.limits.caller_limits import Allowance
 from app.limits.tenant_limits import TenantGate
 from app.processes.endings import Exit
 from app.protocol.commands import NOISE, Answer, Call, Command, Dropped, Failed, Listen, Several, ToBackend, ToStream
@@ -200,6 +202,12 @@ class Session:
         self.calls.observe(capture)
         self.connection.capture(capture, self)
 
+    def known_as(self, principal: Principal) -> None:
+        """A credential of its principal may be in other groups than the one that the session was opened with."""
+        if principal.groups != self.principal.groups:
+            self.principal = replace(self.principal, groups=principal.groups)
+            self.connection.caller_is(self.principal)
+
     # --- from the client
 
     def reply(self, expected: int, *, may_stream: bool, expires_at: float | None = None) -> Reply:
@@ -323,6 +331,12 @@ class Session:
             self._held.add(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (call, result))
         else:
             self._carry_out(self.exchange.answered(call, result))
+
+    def call_counted(self, call: bytes, allowances: Sequence[Allowance]) -> None:
+        """As ToolsetSession."""
+        counted = self.exchange.calls.get(call)
+        if counted is not None and counted.stream is not Listen.STREAM:
+            counted.stream.counted(allowances)
 
     def deliver_held(self) -> None:
         """Handles what the process said during a standstill, as the session is still ours. Idempotent."""

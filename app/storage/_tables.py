@@ -217,6 +217,16 @@ people = sa.Table(
     sa.PrimaryKeyConstraint("tenant", "issuer", "subject"),
 )
 
+# How often callers have used what an entry of an `access` lists, by names of `limits.caller_limits`, until `ends_at`.
+call_counts = sa.Table(
+    "call_counts",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("calls", sa.BigInteger, nullable=False),
+    sa.Column("ends_at", sa.BigInteger, nullable=False),  # Unix time
+    sa.Index("ix_call_counts_ends_at", "ends_at"),
+)
+
 # No foreign key to tenants: the trail of a tenant outlives it.
 audit = sa.Table(
     "audit",

@@ -32,7 +32,7 @@ ERROR_CODES = frozenset({
 LIMITS = (
     "sessions", "sessions_per_principal", "in_flight", "requests_per_second", "calls_per_session", "processes",
     "max_processes", "memory_mb", "spawns_per_minute", "node_processes", "node_waiting", "node_sessions",
-    "unread_answers", "loop_share", "toolset_lists",
+    "unread_answers", "loop_share", "toolset_lists", "requests_per_minute", "calls_per_day",
 )  # fmt: skip
 # Of processes: `memory`, `pids`, `cpu`, `files` and `disk` are a process's own, the others its tenant's.
 DENIALS = ("file", "address", "pids", "memory", "files", "disk")  # `processes.denials.Kind`

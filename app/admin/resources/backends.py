@@ -245,6 +245,8 @@ async def change_backend(
                 changed = await _under_its_policy(access, changed, store)
             else:
                 changed = await store()
+            if changed.access != spec.access:
+                await access.admin.catalog.reread(spec.key)
         access.admin.catalog.used(changed)
     return await _changed(access, response, changed)
 

@@ -22,6 +22,7 @@ from app.admin.schemas._upstream import (
     Url,
     certificates_shown,
 )
+from app.admin.schemas.access import AccessShown
 from app.admin.schemas.declared import DeclaredBody, part, patches, sends, shows
 from app.admin.schemas.fields import Answer, Strict, SwitchPatch, field_of, no_nul
 from app.domain import BackendSpec, Timeouts
@@ -162,6 +163,7 @@ class BackendAnswer(Answer):
     )
     connect: ConnectAnswer
     sandbox: SandboxAnswer
+    access: AccessShown
     package: PackageAnswer | None = Field(
         description="What `command` and `args` name, if that is a package of npm or PyPI: it is installed once, and "
         "its program is started directly. Or if it is an image, as of `docker run`."

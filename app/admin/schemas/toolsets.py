@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
+from app.admin.schemas.access import AccessShown
 from app.admin.schemas.declared import DeclaredBody, Schemas, part, patches, sends, shows
 from app.admin.schemas.fields import Answer, Strict, SwitchPatch, field_of
 from app.domain import BackendSpec, Member, Toolset
@@ -57,6 +58,7 @@ class ToolsetAnswer(Answer):
     """A toolset."""
 
     members: list[MemberAnswer]
+    access: AccessShown
     off_by_platform: bool = Field(description="Only a platform administrator can switch it on again.")
     version: int
 

@@ -51,6 +51,7 @@ class Holder:
     scopes: Collection[str]
     grant: str
     client_id: str
+    groups: frozenset[str] = frozenset()
 
 
 class SigningKeys:
@@ -120,6 +121,7 @@ class OwnTokens:
             "scope": " ".join(sorted(holder.scopes)),
             "idp": holder.issuer,
             "grant": holder.grant,
+            **({"groups": sorted(holder.groups)} if holder.groups else {}),
         }
         return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": kid, "typ": _TYPE})
 
@@ -161,7 +163,8 @@ class OwnTokens:
         if backend is None or scopes is None:
             raise _refused("audience", "an endpoint of the tenant", claims.get("aud"), "audience")
         who = str(claims.get("idp")), str(claims.get("sub"))
-        return Principal(tenant, *who, narrowed(scopes, backend), exp, str(claims.get("grant")))
+        groups = frozenset(claims.get("groups") or ())
+        return Principal(tenant, *who, narrowed(scopes, backend), exp, str(claims.get("grant")), groups)
 
     def _require_signed(self, sent: Sent, tenant: str, now: float) -> None:
         key = self._signing.of(tenant, sent.kid, now)

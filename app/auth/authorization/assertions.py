@@ -75,7 +75,7 @@ class Assertions:
         except CredentialRefused:
             return None
         scopes = _within(principal.scopes, sent.claims.get("resource"), to)
-        return Holder(principal.issuer, principal.subject, scopes, client.grant, client.client_id)
+        return Holder(principal.issuer, principal.subject, scopes, client.grant, client.client_id, principal.groups)
 
 
 def _within(scopes: frozenset[str], resource: object, to: Addresses) -> frozenset[str]:

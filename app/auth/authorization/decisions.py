@@ -8,7 +8,7 @@ Authlib reads requests, authenticates clients, checks redirect addresses, codes,
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from authlib.oauth2 import OAuth2Error
@@ -184,7 +184,8 @@ class _Server(AuthorizationServer):  # type: ignore[misc]
         known, request = self.known, self._asked
         connection = user if isinstance(user, Connection) else None
         if connection is not None:
-            holder = Holder(connection.issuer, connection.subject, connection.scopes, connection.id, client.client_id)
+            who = connection.issuer, connection.subject, connection.scopes, connection.id
+            holder = Holder(*who, client.client_id, connection.groups)
         elif user is not None:
             holder = user
         else:
@@ -194,7 +195,7 @@ class _Server(AuthorizationServer):  # type: ignore[misc]
         scopes = narrowed(holder.scopes, backend)
         if not scopes:
             raise Refused("invalid_target", "Nobody may use this resource by this request.")
-        holder = Holder(holder.issuer, holder.subject, scopes, holder.grant, holder.client_id)
+        holder = replace(holder, scopes=scopes)
         token = {
             "access_token": known.make(known.to, backend, holder),
             "token_type": "Bearer",

@@ -56,7 +56,7 @@ class People:
         """Somebody has signed in with a provider, which gave this refresh token for them, or none."""
         place = _place(principal.identity)
         sealed = None if refresh_token is None else self.sealer.seal(refresh_token.encode(), place)
-        await self.store.put(Person(*principal.identity, connecting(principal), self.now(), sealed))
+        await self.store.put(Person(*principal.identity, connecting(principal), self.now(), sealed, principal.groups))
 
     async def can_be_asked_about(self, connection: Connection) -> bool:
         """Whether it can be known later that the person is still there."""
@@ -89,11 +89,12 @@ class People:
         person = await self.store.find(connection.identity)
         if person is None:
             return connection
-        allowed = narrowed((await self._asked(person, connection.base_url)).scopes, connection.backend)
+        person = await self._asked(person, connection.base_url)
+        allowed = narrowed(person.scopes, connection.backend)
         scopes = _in_both(allowed, connection.scopes)  # never more than the person has allowed (RFC 6749, 6)
         if not scopes:
             raise PersonGone("its person may not use this any more", for_good=False)
-        return replace(connection, scopes=scopes)
+        return replace(connection, scopes=scopes, groups=person.groups)
 
     async def _capped(self, connection: Connection) -> Connection:
         """The connection with what its issuer may confer by now."""
@@ -120,7 +121,7 @@ class People:
             if person.asked_at <= now - TRUST:
                 raise PersonGone(f"its person's provider does not answer: {error}", for_good=False) from None
             return person
-        told = replace(person, scopes=connecting(principal), asked_at=now)
+        told = replace(person, scopes=connecting(principal), groups=principal.groups, asked_at=now)
         await self.store.told(told, now)
         return told
 

@@ -180,8 +180,8 @@ class Catalog:
             offer, known = Offer.load(row.offer), None
         pins = obeyed(row.pins, row.rejected, row.minor)
         why = withheld(offer, pins, row.policy)
-        if known is None or known.withheld != why:
-            known = Known(offer, why)  # else the same object, so that listings need not be made again
+        if known is None or (known.withheld, known.access) != (why, row.access):
+            known = Known(offer, why, row.access)  # else the same object, so that listings need not be made again
         entry = Entry(row.definition, row.revision, offer, row.looked_at, row.changed_at, pins, known, number)
         self._entries[key] = (entry, time.monotonic() + MAX_AGE_S)
         self._bytes[key] = len(row.offer)
@@ -271,7 +271,7 @@ class Catalog:
             BackendNotFound, StorageUnavailable.
         """
         await self._deciding.decide(key, decision, act)
-        await self._read_what_is_decided(key)
+        await self.reread(key)
 
     async def under(
         self, key: Key, policy: str, minor: str, store: Callable[[Judgement], Awaitable[BackendSpec]]
@@ -279,11 +279,12 @@ class Catalog:
         """The backend's policy becomes this one, by `store`, which stores the judgement with it or raises Overtaken.
         Raises BackendNotFound, StorageUnavailable; and as `store`."""
         stored = await self._deciding.under(key, policy, minor, store)
-        await self._read_what_is_decided(key)
+        await self.reread(key)
         return stored
 
-    async def _read_what_is_decided(self, key: Key) -> None:
-        """It is stored, so nobody hears of an error: if it cannot be read now, this node follows as the others do."""
+    async def reread(self, key: Key) -> None:
+        """Something is stored of the backend that toolsets see. So nobody hears of an error: if it cannot be read now,
+        this node follows as the others do."""
         try:
             await self._read_again(key)
         except GatewayError as error:

@@ -15,18 +15,22 @@ import anyio.abc
 import msgspec
 
 from app.backends.connections._bridged import BridgedSession
+from app.backends.connections._caller_access import CallerAccess
 from app.backends.connections._captured import Capture
 from app.backends.connections._session_recipes import SessionRecipes
 from app.backends.connections._toolset_member import State, ToolsetMember
 from app.backends.connections.era import Era
 from app.backends.connections.source import ConnectionLease, Keeper
-from app.errors import GatewayError
+from app.domain import Principal
+from app.domain.resources.access import Kind
+from app.errors import GatewayError, RateLimited
+from app.limits.caller_limits import Allowance
 from app.limits.loop_shares import LoopShares
 from app.processes.connection import BackendListener
 from app.processes.endings import Exit
 from app.protocol.toolset.fan_out import FanOut
 from app.protocol.toolset.greeting import About
-from app.protocol.toolset.listing import ToolsetListing
+from app.protocol.toolset.listing import Place, ToolsetListing
 from app.protocol.toolset.offer import Known, Offer
 from app.protocol.toolset.outs import (
     INNER,
@@ -77,10 +81,14 @@ class ToolsetSession(BridgedSession, Protocol):
     def backend_answered(self, call: bytes, result: bytes) -> None:
         """This call has its result: JSON on one line, which is not copied."""
 
+    def call_counted(self, call: bytes, allowances: Sequence[Allowance]) -> None:
+        """This call counts for these limits of its caller."""
+
 
 class Front(NamedTuple):
     """What the session sees. `room`: for the results of recipes, shared by all sessions, as `shares` is: the tenant's
-    share of the loop."""
+    share of the loop. `access`: how often its caller may use what is listed; None: as often as they like. `on_caller`:
+    the caller may be allowed something else now."""
 
     about: About
     listing: ToolsetListing
@@ -88,6 +96,8 @@ class Front(NamedTuple):
     tenant: str
     room: Room
     shares: LoopShares
+    access: CallerAccess | None = None
+    on_caller: Callable[["ToolsetConnection", Principal], None] = lambda connection, principal: None
 
 
 class ToolsetConnection:
@@ -103,7 +113,8 @@ class ToolsetConnection:
         *,
         ends_with_member: bool = False,
     ) -> None:
-        self._fan_out = FanOut(front.about, front.listing, front.search)
+        self._fan_out = FanOut(front.about, front.listing, front.search, self._count)
+        self._access, self._on_caller = front.access, front.on_caller
         where = f"the toolset {front.about.name} of {front.tenant}"
         runs = RecipeRuns(self._fan_out, time.monotonic, front.room)
         self._recipes = SessionRecipes(where, runs, self._carry_out_all, metrics, self._run_later)
@@ -230,9 +241,26 @@ class ToolsetConnection:
         """Ends the member's process: an administrator has removed, changed or restarted the backend."""
         self._members[member].lose(error, reason)
 
-    def show(self, listing: ToolsetListing) -> None:
-        """The toolset shows this from now on, of the same members."""
+    def show(self, listing: ToolsetListing, access: CallerAccess | None = None) -> None:
+        """The toolset shows this from now on, of the same members; `access` as in Front."""
+        self._access = access
         self._carry_out_all(self._fan_out.show(listing))
+
+    def caller_is(self, principal: Principal) -> None:
+        """As CallerSeen."""
+        self._on_caller(self, principal)
+
+    def _count(self, call: bytes, kind: Kind, place: Place, shown: str) -> GatewayError | None:
+        """Counts a call of what is shown under this name; the error with which it is refused."""
+        if self._access is None or not (allowances := self._access.allowances(kind, place, shown)):
+            return None
+        if self._listener is not None:
+            self._listener.call_counted(call, allowances)
+        try:
+            self._access.spend(allowances)
+        except RateLimited as refused:
+            return refused
+        return None
 
     @property
     def listing(self) -> ToolsetListing:

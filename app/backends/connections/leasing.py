@@ -82,7 +82,7 @@ class ProcessLeasing:
         if self._find is not None:
             with suppress(StorageUnavailable):
                 found, limits = await self._find(*spec.key)
-                spec = replace(found, selection=spec.selection, pin=spec.pin)
+                spec = replace(found, selection=spec.selection, pin=spec.pin, access=spec.access)
         if spec.toolset is not None:
             raise BackendUnavailable(f"{spec.name} is a toolset now")
         return await self._take(tasks, spec, limits, principal)

@@ -6,7 +6,7 @@ import anyio
 
 from app.backends.connections._bridged import BridgedConnection, BridgedSession
 from app.backends.connections._captured import Capture, recaptured
-from app.backends.connections.source import ConnectionLease, ConnectionSource, Keeper, Parkable, Probed
+from app.backends.connections.source import CallerSeen, ConnectionLease, ConnectionSource, Keeper, Parkable, Probed
 from app.domain import BackendSpec, Limits, Principal, Rest
 from app.errors import GatewayError, InvalidMessage
 from app.processes.connection import BackendConnection
@@ -105,6 +105,12 @@ class SessionConnection:
         lease: object = self._lease
         if isinstance(lease, Probed):
             lease.probed()
+
+    def caller_is(self, principal: Principal) -> None:
+        """As CallerSeen; does nothing for other leases."""
+        lease: object = self._lease
+        if isinstance(lease, CallerSeen):
+            lease.caller_is(principal)
 
     def handshake_succeeded(self) -> None:
         assert self._lease is not None

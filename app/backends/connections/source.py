@@ -65,6 +65,14 @@ class Probed(Protocol):
         not `initialize`: if this one ends before a handshake, that counts for nothing."""
 
 
+@runtime_checkable
+class CallerSeen(Protocol):
+    """A lease that depends on who uses it."""
+
+    def caller_is(self, principal: Principal) -> None:
+        """What the principal of the session may use may be something else now."""
+
+
 class ConnectionSource(Protocol):
     """Leases connections (ProcessLeasing)."""
 

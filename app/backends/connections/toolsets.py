@@ -11,16 +11,20 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import anyio
 import anyio.abc
 
+from app.auth.policy import entries_for
+from app.backends.connections._caller_access import CallerAccess, View
 from app.backends.connections._toolset_connection import Front, Seat, ToolsetConnection
 from app.backends.connections.era import Era
 from app.backends.connections.source import ConnectionLease, Writings, Written
 from app.concurrency.single_flight import SingleFlight
 from app.domain import BackendSpec, Limits, Member, Principal, Selection
 from app.errors import FIXED, BackendUnavailable, GatewayError, LimitReached, RateLimited
+from app.limits.caller_limits import CallerLimits
 from app.limits.loop_shares import LoopShares
 from app.protocol.search.index import Hit
 from app.protocol.search.learned import Learned
 from app.protocol.search.work import Work, finished
+from app.protocol.toolset.allowed import Allowed
 from app.protocol.toolset.greeting import About
 from app.protocol.toolset.listing import Shown, ToolsetListing
 from app.protocol.toolset.member_tools import MemberTools
@@ -39,6 +43,7 @@ MAX_ERAS = 10_000  # backends
 MAX_LEARNED = 256  # toolsets for which it is remembered what callers have found, with 256 KiB each
 
 Key = tuple[str, str]
+ListingKey = tuple[str, str, View]  # of one toolset there is one for all callers who see the same
 Find = Callable[[str, str], Awaitable[tuple[BackendSpec, Limits]]]  # as BackendDirectory.find
 LeaseOne = Callable[[BackendSpec, Limits, Principal], Awaitable[ConnectionLease]]
 
@@ -69,16 +74,18 @@ class Offers(Protocol):
 
 
 class Plan(NamedTuple):
-    """A listing to be made. `of`: what it is made of: it is current as long as all of these are equal."""
+    """A listing to be made. `of`: what it is made of: it is current as long as all of these are equal. `view`: whose
+    callers see it."""
 
     spec: BackendSpec | None
     of: tuple[object, ...]
     members: Sequence[Shown]
     own: Own | None
+    view: View
 
     def is_of(self, other: "Plan") -> bool:
         """Whether both would make the same."""
-        return self.of == other.of and self.spec == other.spec
+        return self.of == other.of and self.spec == other.spec and self.view == other.view
 
 
 class Kept(NamedTuple):
@@ -89,26 +96,39 @@ class Kept(NamedTuple):
     size: int
 
 
+class Opened(NamedTuple):
+    """Of which toolset a connection is, of which members, and whose."""
+
+    spec: BackendSpec
+    keys: tuple[Key, ...]
+    principal: Principal
+
+
 class Toolsets:
     """Knows the open connections, to end or change them. A backend of which only some tools are shown is a toolset of
     one."""
 
     def __init__(
-        self, find: Find, offers: Offers, writings: Writings, metrics: Metrics, shares: LoopShares | None = None
+        self,
+        find: Find,
+        offers: Offers,
+        writings: Writings,
+        metrics: Metrics,
+        limits: CallerLimits,
+        shares: LoopShares | None = None,
     ) -> None:
         self._find, self._offers, self._writings, self._metrics = find, offers, writings, metrics
-        self._shares = shares or LoopShares()
-        self._connections: WeakKeyDictionary[ToolsetConnection, tuple[BackendSpec, tuple[Key, ...]]] = (
-            WeakKeyDictionary()
-        )
+        self._limits, self._shares = limits, shares or LoopShares()
+        self._connections: WeakKeyDictionary[ToolsetConnection, Opened] = WeakKeyDictionary()
+        self._changes = 0  # of which `access_changed` was told
         self._eras: dict[Key, Era] = {}
         self._learned: dict[Key, Learned] = {}  # of toolsets that are searched, the one opened last at the end
-        self._listings: dict[Key, Kept] = {}
+        self._listings: dict[ListingKey, Kept] = {}
         self._listed_bytes = 0
         self._in_use: WeakKeyDictionary[ToolsetListing, tuple[str, int]] = WeakKeyDictionary()  # its tenant, and size
         self._tools: WeakValueDictionary[tuple[str, str, str | None], MemberTools] = WeakValueDictionary()
-        self._making = SingleFlight[Key]()
-        self._to_index: dict[Key, tuple[BackendSpec, ToolsetListing]] = {}
+        self._making = SingleFlight[ListingKey]()
+        self._to_index: dict[ListingKey, ToolsetListing] = {}
         self._has_to_index = anyio.Event()
         self._searched_at: dict[str, float] = {}  # everything of a tenant
         self._room = Room()
@@ -125,7 +145,12 @@ class Toolsets:
         """
         members = members_of(spec)
         search = self._search_of(spec)
-        listing = await self.listing(spec, is_searched=search.terms is not None)
+        while True:
+            changes = self._changes
+            listing, plan = await self._current(spec, principal, is_searched=search.terms is not None)
+            if changes == self._changes:
+                break
+            spec = replace(spec, access=(await self._find(*spec.key))[0].access)
         if spec.toolset is None and listing.members[0].offer is None:
             raise BackendUnavailable(self.problem(spec.key) or "the backend has not said what it offers")
         self._require_room(spec.tenant, listing)
@@ -140,9 +165,12 @@ class Toolsets:
             )
             for key in keys
         ]
-        front = Front(about_of(spec), listing, search, spec.tenant, self._room, self._shares)
+        access = self._access_of(spec, plan.view, principal)
+        front = Front(
+            about_of(spec), listing, search, spec.tenant, self._room, self._shares, access, self._caller_changed
+        )
         connection = ToolsetConnection(front, seats, tasks, self._metrics, ends_with_member=spec.toolset is None)
-        self._connections[connection] = (spec, keys)
+        self._connections[connection] = Opened(spec, keys, principal)
         return connection
 
     def _era_of(self, key: Key) -> Era:
@@ -165,8 +193,14 @@ class Toolsets:
         return Search(toolset.mode, Terms(toolset.always, learned, time.time))
 
     async def listing(self, spec: BackendSpec, *, is_searched: bool = False) -> ToolsetListing:
-        """What this toolset shows now: nobody tells a session that is not open yet of a tool that is rejected. The same
-        object as long as nothing has changed; `is_searched`: with its index."""
+        """What this toolset shows now, whoever may use it. The same object as long as nothing has changed;
+        `is_searched`: with its index."""
+        return (await self._current(spec, None, is_searched=is_searched))[0]
+
+    async def _current(
+        self, spec: BackendSpec, principal: Principal | None, *, is_searched: bool
+    ) -> tuple[ToolsetListing, Plan]:
+        """What it shows this caller now: nobody tells a session that is not open yet of a tool that is rejected."""
         if spec.toolset is not None:
             await self._writings.of(spec.tenant)
         offers = await self._offers.of_members(spec.tenant, _names(spec))
@@ -175,7 +209,7 @@ class Toolsets:
             nonlocal offers
             cached = self._offers.cached(spec.tenant, _names(spec))
             offers = [now or before for now, before in zip(cached, offers, strict=True)]  # it may be dropped meanwhile
-            return self._plan(spec, offers)
+            return self._plan(spec, offers, principal)
 
         return await self._made(spec.key, plan, is_searched=is_searched)
 
@@ -187,39 +221,47 @@ class Toolsets:
         members = [
             self._with_tools(tenant, Shown(name, offer, f"{name}_"[:32], Selection())) for name, offer in offers.items()
         ]
-        plan = Plan(None, tuple(offers.values()), members, None)
-        return await self._made((tenant, EVERYTHING), lambda: plan, is_searched=True)
+        plan = Plan(None, tuple(offers.values()), members, None, ())
+        return (await self._made((tenant, EVERYTHING), lambda: plan, is_searched=True))[0]
 
     async def search(self, tenant: str, listing: ToolsetListing, query: str, limit: int) -> Sequence[Hit]:
         """What a query means of it, best first, in this tenant's turns."""
         found = await self._shares.in_pieces(tenant, listing.index.searching(query, limit))
         return [hit for hit in found if listing.shows(hit.id)]
 
-    async def _made(self, key: Key, plan_now: Callable[[], Plan], *, is_searched: bool) -> ToolsetListing:
+    async def _made(self, key: Key, plan_now: Callable[[], Plan], *, is_searched: bool) -> tuple[ToolsetListing, Plan]:
         """Once for all who want the same. Made again, if the plan is another one by then."""
         while True:
             plan = plan_now()
-            kept = self._kept(key, plan)
+            made = (*key, plan.view)
+            kept = self._kept(made, plan)
             if kept is not None and (kept.is_indexed or not is_searched):
-                return kept
-            async with self._making.turn(key):
-                listing = self._kept(key, plan)
+                return kept, plan
+            async with self._making.turn(made):
+                listing = self._kept(made, plan)
                 if listing is None:
-                    listing = await self._shares.in_pieces(key[0], self._work(key, plan))
+                    listing = await self._shares.in_pieces(key[0], self._work(made, plan))
                 if is_searched:
                     await self._shares.in_pieces(key[0], listing.indexing())
                 if plan_now().is_of(plan):
                     self._has_room(key[0], listing)  # whoever only looks at it is not refused
-                    self._keep(key, plan, listing)
-                    return listing
+                    self._keep(made, plan, listing)
+                    return listing, plan
 
-    def _plan(self, spec: BackendSpec, offers: Sequence[Known | None]) -> Plan:
+    def _plan(self, spec: BackendSpec, offers: Sequence[Known | None], principal: Principal | None) -> Plan:
         written, prefixed = self._writings.cached(spec.tenant), spec.toolset is not None
+        view = () if principal is None else _view(spec, offers, principal)
+        allowed = view[1:] or [None] * len(offers)
         members = [
-            self._with_tools(spec.tenant, _shown(member, known, prefixed=prefixed))
-            for member, known in zip(members_of(spec), offers, strict=True)
+            self._with_tools(spec.tenant, _shown(member, known, prefixed=prefixed))._replace(allowed=each)
+            for member, known, each in zip(members_of(spec), offers, allowed, strict=True)
         ]
-        return Plan(spec, (written, *offers), members, _own(spec, written))
+        return Plan(spec, (written, *offers), members, _own(spec, written), view)
+
+    def _access_of(self, spec: BackendSpec, view: View, principal: Principal) -> CallerAccess | None:
+        if not any(each is not None and each.has_limits for each in view):
+            return None
+        return CallerAccess(spec, _names(spec), view, principal.identity, self._limits)
 
     def _with_tools(self, tenant: str, member: Shown) -> Shown:
         """With what was made for another listing that has the same."""
@@ -228,11 +270,11 @@ class Toolsets:
             return member
         return member._replace(tools=known)
 
-    def _work(self, key: Key, plan: Plan) -> Work[ToolsetListing]:
-        before = self._listings.get(key)
-        return ToolsetListing.making(plan.members, plan.own, None if before is None else before.listing)
+    def _work(self, key: ListingKey, plan: Plan) -> Work[ToolsetListing]:
+        before, allowed = self._listings.get(key), plan.view[0] if plan.view else None
+        return ToolsetListing.making(plan.members, plan.own, None if before is None else before.listing, allowed)
 
-    def _kept(self, key: Key, plan: Plan) -> ToolsetListing | None:
+    def _kept(self, key: ListingKey, plan: Plan) -> ToolsetListing | None:
         kept = self._listings.get(key)
         return kept.listing if kept is not None and kept.plan.is_of(plan) else None
 
@@ -259,7 +301,7 @@ class Toolsets:
         """Bytes of the tenant's other lists, for as long as anything refers to them."""
         return sum(size for each, (of, size) in list(self._in_use.items()) if of == tenant and each is not listing)
 
-    def _keep(self, key: Key, plan: Plan, listing: ToolsetListing) -> None:
+    def _keep(self, key: ListingKey, plan: Plan, listing: ToolsetListing) -> None:
         for each in listing.members:
             if each.tools is not None:
                 self._tools[key[0], each.name, each.prefix] = each.tools
@@ -270,16 +312,17 @@ class Toolsets:
         while len(self._listings) > MAX_LISTINGS or (self._listed_bytes > MAX_LISTED_BYTES and len(self._listings) > 1):
             self._forget(next(iter(self._listings)))
 
-    def _listing(self, spec: BackendSpec, offers: Sequence[Known | None]) -> ToolsetListing:
+    def _listing(self, spec: BackendSpec, offers: Sequence[Known | None], principal: Principal) -> ToolsetListing:
         """At once, for open sessions: what is rejected is gone from them when this returns."""
-        plan = self._plan(spec, offers)
-        listing = self._kept(spec.key, plan)
+        plan = self._plan(spec, offers, principal)
+        key = (*spec.key, plan.view)
+        listing = self._kept(key, plan)
         if listing is None:
             with self._shares.measured(spec.tenant):
-                listing = finished(self._work(spec.key, plan))
-                self._keep(spec.key, plan, listing)
+                listing = finished(self._work(key, plan))
+                self._keep(key, plan, listing)
         if not listing.is_indexed and self._search_of(spec).terms is not None:
-            self._to_index[spec.key] = spec, listing
+            self._to_index[key] = listing
             self._has_to_index.set()
         return listing
 
@@ -293,16 +336,16 @@ class Toolsets:
             since = time.monotonic() - EVERYTHING_S
             for tenant in [each for each, at in self._searched_at.items() if at <= since]:
                 del self._searched_at[tenant]
-                self._forget((tenant, EVERYTHING))
+                self._forget((tenant, EVERYTHING, ()))
             while self._to_index:
-                key, (spec, listing) = self._to_index.popitem()
+                key, listing = self._to_index.popitem()
                 async with self._making.turn(key):
-                    await self._shares.in_pieces(spec.tenant, listing.indexing())
+                    await self._shares.in_pieces(key[0], listing.indexing())
                 kept = self._listings.get(key)
                 if kept is not None and kept.listing is listing:
                     self._keep(key, kept.plan, listing)  # with the size of its index
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: ListingKey) -> None:
         kept = self._listings.pop(key, None)
         if kept is not None:
             self._listed_bytes -= kept.size
@@ -316,7 +359,7 @@ class Toolsets:
             raise BackendUnavailable(f"{member.name} is a toolset now, and no toolset has another as a member")
         self._offers.used(member)
         self._era_of(key).of(member.version)
-        return await lease_one(replace(member, selection=Selection(), pin="off"), limits, principal)
+        return await lease_one(replace(member, selection=Selection(), pin="off", access=()), limits, principal)
 
     def problem(self, key: Key) -> str | None:
         """Why a backend did not say what it offers, in words."""
@@ -326,40 +369,57 @@ class Toolsets:
 
     def backend_lost(self, key: Key, error: GatewayError, reason: str) -> None:
         """A backend is switched off, removed or restarted: its processes in sessions of toolsets end."""
-        for connection, (_, keys) in list(self._connections.items()):
-            for member, each in enumerate(keys):
+        for connection, opened in list(self._connections.items()):
+            for member, each in enumerate(opened.keys):
                 if each == key:
                     connection.lose(member, error, reason)
 
     def changed_elsewhere(self, key: Key) -> None:
         """Another node may have stored something about this backend."""
-        is_shown = any(key in keys for _, keys in self._connections.values())
+        is_shown = any(key in each.keys for each in self._connections.values())
         self._offers.changed_elsewhere(key, is_shown=is_shown)
 
     def anything_may_have_changed(self) -> None:
         """What open sessions show is read again soon."""
-        for key in dict.fromkeys(key for _, keys in self._connections.values() for key in keys):
+        for key in dict.fromkeys(key for each in self._connections.values() for key in each.keys):
             self._offers.changed_elsewhere(key, is_shown=True)
 
     def removed(self, key: Key) -> None:
         """The toolset is no more: another one of its name begins anew."""
         self._learned.pop(key, None)
-        self._forget(key)
+        for each in [each for each in self._listings if each[:2] == key]:
+            self._forget(each)
 
     def offer_changed(self, key: Key) -> None:
         """Open sessions are told what is shown now."""
-        for connection, (spec, keys) in list(self._connections.items()):
-            if key in keys:
-                self._show(connection, spec)
+        for connection, opened in list(self._connections.items()):
+            if key in opened.keys:
+                self._show(connection, opened)
+
+    def access_changed(self, spec: BackendSpec) -> None:
+        """Open sessions of a toolset are told what its own `access`, which may be another one, lists for their callers.
+        That of a backend is known with what it offers."""
+        self._changes += 1
+        for connection, opened in list(self._connections.items()):
+            if opened.spec.key == spec.key and opened.spec.access != spec.access:
+                self._show(connection, opened._replace(spec=replace(opened.spec, access=spec.access)))
+
+    def _caller_changed(self, connection: ToolsetConnection, principal: Principal) -> None:
+        if connection in self._connections:
+            self._show(connection, self._connections[connection]._replace(principal=principal))
 
     def writings_changed(self, tenant: str) -> None:
         """As `offer_changed`: a guide or a recipe has been written, changed or removed."""
-        for connection, (spec, _) in list(self._connections.items()):
-            if spec.tenant == tenant and spec.toolset is not None:
-                self._show(connection, spec)
+        for connection, opened in list(self._connections.items()):
+            if opened.spec.tenant == tenant and opened.spec.toolset is not None:
+                self._show(connection, opened)
 
-    def _show(self, connection: ToolsetConnection, spec: BackendSpec) -> None:
-        connection.show(self._listing(spec, self._offers.cached(spec.tenant, _names(spec))))
+    def _show(self, connection: ToolsetConnection, opened: Opened) -> None:
+        self._connections[connection] = opened
+        spec, _, principal = opened
+        offers = self._offers.cached(spec.tenant, _names(spec))
+        access = self._access_of(spec, _view(spec, offers, principal), principal)
+        connection.show(self._listing(spec, offers, principal), access)
 
 
 def members_of(spec: BackendSpec) -> tuple[Member, ...]:
@@ -371,6 +431,14 @@ def members_of(spec: BackendSpec) -> tuple[Member, ...]:
 
 def _names(spec: BackendSpec) -> list[str]:
     return [member.backend for member in members_of(spec)]
+
+
+def _view(spec: BackendSpec, offers: Sequence[Known | None], principal: Principal) -> View:
+    """What the lists allow a caller; that of a backend alone is its member's. () where there is no list at all."""
+    lists = [spec.access if spec.toolset is not None else (), *(() if each is None else each.access for each in offers)]
+    if not any(lists):
+        return ()
+    return tuple(Allowed(entries_for(principal, each)) if each else None for each in lists)
 
 
 def about_of(spec: BackendSpec) -> About:

@@ -88,6 +88,14 @@ class ChangeEffects:
         elif spec.toolset is None and not self.is_off(spec.tenant):
             self._pool.configure(spec)
 
+    def access_changed(self, spec: BackendSpec) -> None:
+        """Perhaps. Sessions that were opened when everybody could use everything end."""
+        self._toolsets.access_changed(spec)
+        if spec.access:
+            self._registry.close_where(
+                lambda each: each.spec.key == spec.key and not each.spec.is_toolset, "access_changed"
+            )
+
     def backend_removed(self, key: Key) -> None:
         """Ends its sessions and processes."""
         self._directory.forget(*key)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from app.domain.resources.access import Access, fits
 from app.domain.resources.destinations import MAX_DESTINATIONS, Place, parse
 from app.domain.resources.fields import DERIVED, INLINE, UNSENT, Name, Reason, Title, Unfit, no_nul
 
@@ -444,6 +445,7 @@ class BackendSpec:
         Meta(extra={"stored": 8}),
         "Whether a harmless edit of an approved definition counts as approved.",
     ] = "ask"
+    access: Access = ()
     toolset: Toolset | None = field(default=None, metadata=DERIVED)
     package: Package | None = field(default=None, metadata=UNSENT)
     enabled: bool = True
@@ -499,7 +501,7 @@ class BackendSpec:
     @property
     def is_toolset(self) -> bool:
         """Whether its sessions have members, instead of a process."""
-        return self.toolset is not None or self.selection != Selection() or self.pin != "off"
+        return self.toolset is not None or self.selection != Selection() or self.pin != "off" or bool(self.access)
 
     @property
     def rests_as(self) -> Rest | None:
@@ -524,6 +526,11 @@ def reason_of_what_is_off(spec: BackendSpec) -> None:
     """Raises Unfit: it has a reason to be off, and is not."""
     if spec.reason and spec.enabled:
         raise Unfit("reason", "a reason goes with `enabled: false`")
+
+
+def access_fits(spec: BackendSpec) -> None:
+    """Raises Unfit."""
+    fits(spec.access)
 
 
 def _of_one_kind(spec: BackendSpec) -> None:
@@ -597,6 +604,7 @@ def _starts_in_a_shell(spec: BackendSpec) -> None:
 
 RULES = (
     reason_of_what_is_off,
+    access_fits,
     _of_one_kind,
     _connects_as_one_can,
     _knows_whose_home,

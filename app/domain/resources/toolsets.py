@@ -1,6 +1,6 @@
 """Toolsets: several backends behind one address. To everything but administration a toolset is a backend."""
 
-from app.domain.resources.backends import BackendSpec, Toolset, reason_of_what_is_off
+from app.domain.resources.backends import BackendSpec, Toolset, access_fits, reason_of_what_is_off
 from app.domain.resources.fields import Unfit
 from app.domain.resources.members import declared_members, only
 from app.domain.resources.resource import Resource
@@ -18,7 +18,7 @@ def _is_not_parked(spec: BackendSpec) -> None:
         raise Unfit("park_s", "sessions of a toolset are not parked: leave `timeouts.park_s` out")
 
 
-RULES = (_each_once, reason_of_what_is_off, _is_not_parked)
+RULES = (_each_once, reason_of_what_is_off, access_fits, _is_not_parked)
 
 TOOLSETS = Resource(
     BackendSpec,
@@ -30,7 +30,7 @@ TOOLSETS = Resource(
     members=(
         *only(BackendSpec, "name"),
         *declared_members(Toolset),
-        *only(BackendSpec, "timeouts", "enabled", "reason", "off_by_platform", "version"),
+        *only(BackendSpec, "access", "timeouts", "enabled", "reason", "off_by_platform", "version"),
     ),
     words={
         "create": "Makes one address of several backends. Members that nobody has asked yet what they offer are asked "

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.auth.authenticator import Authenticator
 from app.auth.policy import may_connect
@@ -23,7 +23,7 @@ from app.http.remote.forwarding import forward_refused
 from app.http.remote.late_heads import LateSend
 from app.http.scope import BY_KEY, LET_IN
 from app.http.transports.http_sse import HttpSse
-from app.http.transports.request import NO_NAMES, ClientGone, McpRequest
+from app.http.transports.request import NO_NAMES, ClientGone, McpRequest, sending_with
 from app.http.transports.request_spans import end_trace
 from app.http.transports.rest import Rest, last_word
 from app.http.transports.streamable_http import StreamableHttp
@@ -40,7 +40,9 @@ _REQUEST_HEADERS = (
     b"Authorization, X-API-Key, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
     b"Last-Event-ID, X-Request-Id, traceparent"
 )
-_EXPOSED_HEADERS = b"Mcp-Session-Id, WWW-Authenticate, Retry-After, X-Request-Id, traceparent"
+_EXPOSED_HEADERS = (
+    b"Mcp-Session-Id, WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, X-Request-Id, traceparent"
+)
 
 log = logging.getLogger(__name__)
 
@@ -246,14 +248,9 @@ def _allowed_headers(request: McpRequest) -> bytes:
 
 
 def _with_cors(send: Send, origin: bytes) -> Send:
-    async def send_with_cors(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [
-                *message.get("headers", ()),
-                (b"access-control-allow-origin", origin),
-                (b"access-control-expose-headers", _EXPOSED_HEADERS),
-                (b"vary", b"Origin"),
-            ]
-        await send(message)
-
-    return send_with_cors
+    fields = [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", _EXPOSED_HEADERS),
+        (b"vary", b"Origin"),
+    ]
+    return sending_with(send, fields)

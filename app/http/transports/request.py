@@ -34,11 +34,13 @@ from app.errors import (
 from app.http.client_address import UNKNOWN, client_address, limited_address, named_address
 from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
 from app.http.header_fields import API_KEY, Fields, refuse_repeated, trimmed, with_lists_joined, with_one_credential
+from app.http.rate_limit_fields import rate_limit_fields
 from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import Remembered, challenge
 from app.http.scope import AT_ONCE, LEFT, WHEN_GONE
 from app.http.transports.access_lines import Seen
 from app.http.transports.arriving_bodies import ALL_AT_ONCE, ArrivingBodies
+from app.limits.caller_limits import Allowance
 from app.limits.loop_shares import LoopShares
 from app.protocol.commands import Answer
 from app.protocol.jsonrpc import Message, parse_client
@@ -292,6 +294,12 @@ class McpRequest:
         """Sends all of the answer this way from now on; disables the short cut for whole answers."""
         self.send = send
 
+    def limited_by(self, allowances: Sequence[Allowance]) -> None:
+        """The answer says what its caller has left of these."""
+        fields = rate_limit_fields(allowances)
+        if fields:
+            self.answer_through(sending_with(self.send, fields))
+
     def watch(self, seen: Seen) -> None:
         """Lets `seen` see all of the answer, whichever way it is sent."""
         is_plain = self.send is self._plain_send
@@ -444,6 +452,17 @@ async def _send_in_pieces(
 # counted.
 
 HEAVY_BODY = 64 << 10  # bytes: from here on its tenant is charged for reading it
+
+
+def sending_with(send: Send, fields: RawHeaders) -> Send:
+    """Sends an answer with these fields besides its own."""
+
+    async def send_with(message: AsgiMessage) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *fields]
+        await send(message)
+
+    return send_with
 
 
 async def turn_for(request: McpRequest, body: bytes, shares: LoopShares) -> None:

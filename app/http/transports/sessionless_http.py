@@ -192,6 +192,8 @@ class SessionlessHttp:
             await unless_gone(request, partial(post.until_head, self._sessionless, reply))
             if not accepted.json:
                 reply.become_stream()
+            if reply.allowances:
+                request.limited_by(reply.allowances)
             if reply.stream is not None:
                 assert post.call is not None
                 options, expire = StreamOptions(self._call_streams, self._keepalive_s), partial(post.call.expire, reply)

@@ -130,6 +130,8 @@ class StreamableHttp:
         if not accepted.json:
             reply.become_stream()
         await reply.outcome
+        if reply.allowances:
+            request.limited_by(reply.allowances)
         if reply.stream is not None:
             await self._send_stream(request, session, reply)
             return
@@ -209,6 +211,7 @@ class StreamableHttp:
         if not accepted.json:
             reply.become_stream()
         await reply.outcome
+        request.limited_by(reply.allowances)
         if reply.stream is not None:
             await self._send_stream(request, session, reply)
             return

@@ -24,6 +24,7 @@ from app.domain.resources.guides import GUIDES
 from app.domain.resources.recipes import RECIPES
 from app.errors import SettingsError
 from app.jail.sandbox.sandboxes import Sandboxes
+from app.limits.caller_limits import CallerLimits
 from app.limits.descriptors import ProcessRoom, due_to_clients
 from app.limits.loop_shares import LoopShares
 from app.limits.tenant_budgets import TenantBudgets
@@ -60,7 +61,7 @@ class Processes:
     the sessions with servers elsewhere. `packages` installs what commands name, `containers` starts images. `catalog`
     knows what all of them offer, `knowledge` what administrators have written for their users, `toolsets` who uses
     several of them. `budgets`: how many processes a tenant may start; `memory` ends those that are too much. `shares`:
-    of the event loop."""
+    of the event loop. `caller_limits`: how often callers have called."""
 
     sandboxes: Sandboxes
     packages: Packages
@@ -77,6 +78,7 @@ class Processes:
     knowledge: Knowledge
     toolsets: Toolsets
     shares: LoopShares
+    caller_limits: CallerLimits
 
 
 async def open_processes(opening: Opening, records: Records, credentials: Credentials) -> Processes:
@@ -120,13 +122,14 @@ async def open_processes(opening: Opening, records: Records, credentials: Creden
     documents = Documents(partial(upstreams.fetch, limit_bytes=MAX_DOCUMENT_BYTES), apis)
     catalog = Catalog(records.catalog, records.approvals, records.directory.find, pool, upstreams, metrics)
     knowledge = Knowledge(records.stored.of(GUIDES), records.stored.of(RECIPES))
-    toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics, opening.shares)
+    caller_limits = CallerLimits(metrics.rate_limited)
+    toolsets = Toolsets(records.directory.find, catalog, knowledge, metrics, caller_limits, opening.shares)
     catalog.changed.listen(toolsets.offer_changed)
     knowledge.changed.listen(toolsets.writings_changed)
     leasing = await stack.enter_async_context(ProcessLeasing(pool, toolsets, upstreams, find=records.directory.find))
     return Processes(
         sandboxes, packages, containers, supervisor, budgets, memory, failures, pool, upstreams, documents, leasing,
-        catalog, knowledge, toolsets, opening.shares,
+        catalog, knowledge, toolsets, opening.shares, caller_limits,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from app.domain.resources.access import Kind
 from app.errors import GatewayError, InvalidMessage, InvalidResponse, ParseError, ResponseTooLarge
 from app.protocol import tolerant
 from app.protocol._running_tasks import task_made
@@ -60,6 +61,13 @@ MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
 RESOURCE_NOT_FOUND = -32002
 
+Count = Callable[[bytes, Kind, Place, str], GatewayError | None]  # of this call
+
+
+def uncounted(call: bytes, kind: Kind, place: Place, shown: str) -> None:
+    """Nothing has a limit."""
+
+
 _OURS = b'"toolset-'
 _ABOUT_RESOURCES = ("read", "subscribe", "unsubscribe")
 _ABOUT_TASKS = ("get", "result", "cancel", "update")
@@ -73,11 +81,14 @@ _CHANGES = {
 
 
 class FanOut:
-    """`open` has the members with a process that is initialized. Starts, stops and asks nobody itself."""
+    """`open` has the members with a process that is initialized. Starts, stops and asks nobody itself. `count`: counts
+    a call of what is shown under a name, and may refuse it."""
 
-    def __init__(self, about: About, listing: ToolsetListing, search: Search = NO_SEARCH) -> None:
+    def __init__(
+        self, about: About, listing: ToolsetListing, search: Search = NO_SEARCH, count: Count = uncounted
+    ) -> None:
         self.listing = listing
-        self._search = search
+        self._search, self._count = search, count
         self._searching, self._tools_listed = listed_for(NO_SEARCH, "", 0)  # until `initialize`
         self.hello: Params = {}  # the params of the session's `initialize`
         self._about = about
@@ -186,6 +197,8 @@ class FanOut:
         place = self.listing.tool(name)
         if type(place) is not Place or (is_inner and self.listing.is_own(place.member)):
             return no_tool(message, name, place)
+        if (refused := self._count(message.id, "tools", place, name)) is not None:
+            return [FailCall(message.id, refused)]
         if self.listing.is_own(place.member):
             learn = partial(self._searching.succeeded, query, name) if query and self._searching is not None else None
             return [RunRecipe(message.id, self.listing.own.recipes[place.name], params, learn)]
@@ -200,6 +213,8 @@ class FanOut:
         place = self.listing.prompt(name)
         if place is None:
             return invalid(message, f"Unknown prompt: {name[:200]}")
+        if (refused := self._count(message.id, "prompts", place, name)) is not None:
+            return [FailCall(message.id, refused)]
         if self.listing.is_own(place.member):
             return with_result(message, self.listing.own.prompt(place.name))
         call = MemberCall(message.id, place.member, message.method)
@@ -212,6 +227,10 @@ class FanOut:
         if member is None:
             words = f"Resource not found: {uri[:200]}"
             return [ToSession(error_response(message.id, RESOURCE_NOT_FOUND, words, {"uri": uri[:2000]}))]
+        if message.method == "resources/read":
+            refused = self._count(message.id, "resources", Place(member, uri), uri)
+            if refused is not None:
+                return [FailCall(message.id, refused)]
         if message.method == "resources/subscribe" and len(self._subscribed) >= MAX_URIS:
             return invalid(message, f"a session subscribes to at most {MAX_URIS} resources")
         if self.listing.is_own(member):
@@ -232,7 +251,7 @@ class FanOut:
         found = self.listing.member_of_uri(uri)
         if found is not None or self.listing.refuses(uri):
             return found
-        candidates = self.listing.promise("resources")
+        candidates = [each for each in self.listing.promise("resources") if self.listing.may_read(each, uri)]
         recent = self._calls.newest(candidates)
         if recent is not None:
             return recent
@@ -371,6 +390,8 @@ class FanOut:
             if our_id is None:
                 return [Dropped("unknown_cancel")]
             return [ToSession(dump_notification(method, {**params, "requestId": msgspec.Raw(our_id)}))]
+        if method == _UPDATED and not self.listing.may_read(member, string_of(params.get("uri")) or ""):
+            return [Dropped("not_allowed")]
         if method == "notifications/tasks/status":
             task = string_of(params.get("taskId")) or ""
             return [ToSession(line)] if self._tasks.get(task) == member else [Dropped("unknown_task")]

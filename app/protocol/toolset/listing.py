@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from app.domain import Selection
+from app.domain.resources.access import Kind
 from app.domain.resources.guides import Guide
 from app.protocol.jsonrpc import encode, members_of, object_in, string_of
 from app.protocol.recipes.recipe import definition
@@ -19,6 +20,7 @@ from app.protocol.search.uri_templates import UriTemplates
 from app.protocol.search.work import Work, finished
 from app.protocol.sse_format import one_line
 from app.protocol.toolset._names import shown_as, shown_prompts
+from app.protocol.toolset.allowed import Allowed
 from app.protocol.toolset.member_tools import AT_ONCE, MemberTools, by_name, renamed
 from app.protocol.toolset.offer import LISTS, Known, Offer
 from app.protocol.toolset.own import NAME, Own
@@ -32,7 +34,8 @@ FEW_TOOLS = 100  # with so many an index is made as soon as it is asked for: in 
 
 class Shown(NamedTuple):
     """One member: its name for people, what it offers (None: not known yet), and how that is shown. `prefix` as in
-    `names.shown_as`; `withheld` as in `Known`. `tools` are made if they are not known yet."""
+    `names.shown_as`; `withheld` as in `Known`. `tools` are made if they are not known yet. `allowed`: what its own
+    `access` lists for the caller; None: all."""
 
     name: str
     offer: Offer | None
@@ -40,6 +43,7 @@ class Shown(NamedTuple):
     selection: Selection
     withheld: Mapping[str, str] = MappingProxyType({})
     tools: MemberTools | None = None
+    allowed: Allowed | None = None
 
 
 class Place(NamedTuple):
@@ -56,28 +60,51 @@ class Withheld(NamedTuple):
     why: str
 
 
+class Unlisted(NamedTuple):
+    """A tool or a prompt that `access` keeps from the caller, for whom there is none. It keeps its name: another
+    member's never stands under it for some and not for others."""
+
+    member: int
+
+
 class ToolsetListing:
     """Immutable; sessions of one toolset share it. Of two things with one name the first member's is shown: `clashes`
     says so of tools and prompts, `hidden` of resources. What is the toolset's `own` comes before all members', so that
     none can take its place; it has the number after the last member's."""
 
     def __init__(
-        self, members: Sequence[Shown], own: Own | None = None, before: "ToolsetListing | None" = None
+        self,
+        members: Sequence[Shown],
+        own: Own | None = None,
+        before: "ToolsetListing | None" = None,
+        allowed: Allowed | None = None,
     ) -> None:
-        """`before` is what the toolset has shown so far: its index is a help for making the next one."""
-        finished(self._making(members, own, before))
+        """`before` is what the toolset has shown so far: its index is a help for making the next one. `allowed`: what
+        the toolset's own `access` lists for the caller; None: all."""
+        finished(self._making(members, own, before, allowed))
 
     @classmethod
     def making(
-        cls, members: Sequence[Shown], own: Own | None = None, before: "ToolsetListing | None" = None
+        cls,
+        members: Sequence[Shown],
+        own: Own | None = None,
+        before: "ToolsetListing | None" = None,
+        allowed: Allowed | None = None,
     ) -> Work[Self]:
         """As the constructor, in pieces of a fraction of a millisecond."""
         listing = cls.__new__(cls)
-        yield from listing._making(members, own, before)  # noqa: SLF001 - its own
+        yield from listing._making(members, own, before, allowed)  # noqa: SLF001 - its own
         return listing
 
-    def _making(self, members: Sequence[Shown], own: Own | None, before: "ToolsetListing | None") -> Work[None]:
-        self.own = own or Own()
+    def _making(
+        self,
+        members: Sequence[Shown],
+        own: Own | None,
+        before: "ToolsetListing | None",
+        allowed: Allowed | None,
+    ) -> Work[None]:
+        every, self.allowed = own or Own(), allowed
+        self.own = every if allowed is None else every.narrowed(allowed)
         made = list[Shown]()
         for each in (*members, Shown(NAME, self.own.offer, None, Selection())):
             tools = each.tools
@@ -87,10 +114,13 @@ class ToolsetListing:
         self.members, self._all = tuple(made[:-1]), tuple(made)
         self.clashes: list[str] = []
         self.hidden: list[str] = []
-        self._tools: dict[str, Place | Withheld] = {name: Place(len(self.members), name) for name in self.own.recipes}
-        self._prompts = dict[str, Place]()
+        self._tools: dict[str, Place | Withheld | Unlisted] = {
+            name: Place(len(self.members), name) if name in self.own.recipes else Unlisted(len(self.members))
+            for name in every.recipes
+        }
+        self._prompts = dict[str, Place | Unlisted]()
         self._uris, self._uris_of_apps = dict[str, int](), dict[str, int]()
-        self._uris_of_withheld = set[str]()
+        self._uris_of_withheld, self._unlisted_uris = set[str](), set[str]()
         self._templates: dict[str, int] = {}
         self._matching = UriTemplates()
         self._definitions: dict[str, bytes] = {}
@@ -107,7 +137,7 @@ class ToolsetListing:
         """The same, where one member offers something else. In pieces, as `making`."""
         changed = list(self.members)
         changed[member] = changed[member]._replace(offer=known.offer, withheld=known.withheld)
-        return ToolsetListing.making(changed, self.own, self)
+        return ToolsetListing.making(changed, self.own, self, self.allowed)
 
     def emptied(self) -> "ToolsetListing":
         """Of the same members, of which nothing is known."""
@@ -231,18 +261,21 @@ class ToolsetListing:
     def tool(self, name: str) -> Place | Withheld | None:
         """The tool that is meant by this name: the one that is shown under it, and no other. Whoever calls a tool by a
         name asks here, and a refusal is the last word."""
-        return self._tools.get(name)
+        found = self._tools.get(name)
+        return None if isinstance(found, Unlisted) else found
 
     def prompt(self, name: str) -> Place | None:
         """The prompt that is shown under this name."""
-        return self._prompts.get(name)
+        found = self._prompts.get(name)
+        return None if isinstance(found, Unlisted) else found
 
     def member_of_uri(self, uri: str) -> int | None:
         """The member that has this resource: by its list, its tools' apps, or its templates."""
         found = self._uris.get(uri, self._uris_of_apps.get(uri, self._templates.get(uri)))
         if found is not None:
             return found
-        return self._matching.member_of(uri)
+        found = self._matching.member_of(uri)
+        return found if found is not None and self.may_read(found, uri) else None
 
     def member_of_reference(self, uri: str) -> int | None:
         """The member that lists exactly this resource or template."""
@@ -250,8 +283,14 @@ class ToolsetListing:
 
     def refuses(self, uri: str) -> bool:
         """Whether a URI that no member has is asked of none: it may be that of a guide that is gone, or is the user
-        interface of a tool that is withheld."""
-        return self.own.had(uri) or uri in self._uris_of_withheld
+        interface of a tool that is withheld; or `access` keeps it from the caller."""
+        return self.own.had(uri) or uri in self._uris_of_withheld or uri in self._unlisted_uris
+
+    def may_read(self, member: int, uri: str) -> bool:
+        """Whether `access` lists a resource of this member for the caller, if it has any of this URI."""
+        if self._uris_of_apps.get(uri) == member:
+            return True
+        return uri not in self._unlisted_uris and finished(self._may("resources", member, uri, uri))
 
     def promise(self, capability: str) -> list[int]:
         """The members that have this capability."""
@@ -277,12 +316,20 @@ class ToolsetListing:
         return [*self._show_recipes(), *items] if method == TOOLS else items
 
     def _show_recipes(self) -> list[bytes]:
-        """After the tools that they call. Their names are taken before those of all members' tools."""
-        if not self.own.recipes:
-            return []
-        called = {step.tool for each in self.own.recipes.values() for step in each.method.steps}
-        hints = {name: _hints_of(self._definitions[name]) for name in called if name in self._definitions}
-        made = {name: encode(definition(each, hints)) for name, each in self.own.recipes.items()}
+        """After the tools that they call. Their names are taken before those of all members' tools. One with a step
+        that its caller may not call is not shown."""
+        called = {name: {step.tool for step in each.method.steps} for name, each in self.own.recipes.items()}
+        for name, tools in called.items():
+            if any(isinstance(self._tools.get(tool), Unlisted) for tool in tools):
+                self._tools[name] = Unlisted(len(self.members))
+        shown = [name for name in called if isinstance(self._tools[name], Place)]
+        hints = {
+            tool: _hints_of(self._definitions[tool])
+            for name in shown
+            for tool in called[name]
+            if tool in self._definitions
+        }
+        made = {name: encode(definition(self.own.recipes[name], hints)) for name in shown}
         self._definitions |= made
         return list(made.values())
 
@@ -295,8 +342,9 @@ class ToolsetListing:
                 yield
             if self._is_free(self._tools, shown, "tool", index):
                 why = member.withheld.get(own)
-                if why is not None:
-                    self._tools[shown] = Withheld(index, why)
+                is_listed = yield from self._may("tools", index, own, shown)
+                if why is not None or not is_listed:
+                    self._tools[shown] = Withheld(index, why) if why is not None and is_listed else Unlisted(index)
                     self._uris_of_withheld.update([app] if app is not None else [])
                     continue
                 self._tools[shown] = Place(index, own)
@@ -306,7 +354,8 @@ class ToolsetListing:
                 items.append(text)
         for own in (yield from tools.gone(member.withheld)):
             shown = shown_as(member.selection.rename.get(own, own), member.prefix)
-            self._tools.setdefault(shown, Withheld(index, member.withheld[own]))
+            is_listed = yield from self._may("tools", index, own, shown)
+            self._tools.setdefault(shown, Withheld(index, member.withheld[own]) if is_listed else Unlisted(index))
 
     def _show_prompts(self, index: int, offer: Offer, items: list[bytes]) -> Work[None]:
         prompts = yield from by_name(offer.items(PROMPTS))
@@ -314,6 +363,9 @@ class ToolsetListing:
             if not number % AT_ONCE:
                 yield
             if self._is_free(self._prompts, shown, "prompt", index):
+                if not (yield from self._may("prompts", index, own, shown)):
+                    self._prompts[shown] = Unlisted(index)
+                    continue
                 self._prompts[shown] = Place(index, own)
                 items.append(renamed(prompts[own], members_of(prompts[own]), own, shown, None))
 
@@ -324,9 +376,11 @@ class ToolsetListing:
             if not number % AT_ONCE:
                 yield
             uri = string_of(members_of(item).get(key))
-            if uri is None:
+            if uri is None or uri in self._unlisted_uris:
                 continue
-            if uri not in taken:
+            if not (yield from self._may("resources", index, uri, uri)) and uri not in self._uris_of_apps:
+                self._unlisted_uris.add(uri)
+            elif uri not in taken:
                 taken[uri] = index
                 items.append(bytes(item))
                 if method == TEMPLATES:
@@ -335,7 +389,14 @@ class ToolsetListing:
                 words = f"{self._name(index)}: {uri} is hidden: {self._name(taken[uri])} has it too"
                 _note(self.hidden, words)
 
-    def _is_free(self, taken: Mapping[str, Place | Withheld], shown: str, what: str, index: int) -> bool:
+    def _may(self, kind: Kind, index: int, own: str, shown: str) -> Work[bool]:
+        """Whether `access`, of the member and of the toolset, lists this for the caller."""
+        for allowed, name in ((self._all[index].allowed, own), (self.allowed, shown)):
+            if allowed is not None and not (yield from allowed.listing(kind, name)):
+                return False
+        return True
+
+    def _is_free(self, taken: Mapping[str, Place | Withheld | Unlisted], shown: str, what: str, index: int) -> bool:
         if shown not in taken:
             return True
         first = self._name(taken[shown].member)

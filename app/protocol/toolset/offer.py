@@ -6,6 +6,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 
+from app.domain.resources.access import AccessEntry
 from app.errors import InvalidResponse
 from app.protocol.jsonrpc import Params, members_of, object_in, string_of
 
@@ -106,10 +107,12 @@ def _within_limit(offer: _O) -> _O:
 
 
 class Known(NamedTuple):
-    """What is known of a backend. `withheld`: tools that are neither shown nor called, by their own names, and why."""
+    """What is known of a backend. `withheld`: tools that are neither shown nor called, by their own names, and why.
+    `access`: its own."""
 
     offer: Offer
     withheld: Mapping[str, str] = MappingProxyType({})
+    access: tuple[AccessEntry, ...] = ()
 
 
 def promised(capabilities: Params) -> list[str]:

@@ -10,6 +10,7 @@ from app.domain.resources.guides import Guide
 from app.domain.resources.recipes import Recipe
 from app.protocol.jsonrpc import encode, encoded
 from app.protocol.search.patterns import Patterns
+from app.protocol.toolset.allowed import Allowed
 from app.protocol.toolset.offer import Offer
 
 NAME = "the toolset itself"  # where members have names
@@ -40,6 +41,16 @@ class Own:
         wanted = Patterns.of(patterns)
         chosen = [each for each in guides if wanted.match(each.name)]
         return cls(chosen, recipes, may_have_guides=bool(patterns))
+
+    def narrowed(self, allowed: Allowed) -> "Own":
+        """Without what a caller may not use. A guide stays that is listed as a prompt or as a resource."""
+        guides = [
+            each
+            for uri, each in self.guides.items()
+            if allowed.lists("prompts", each.name) or allowed.lists("resources", uri)
+        ]
+        recipes = [each for name, each in self.recipes.items() if allowed.lists("tools", name)]
+        return Own(guides, recipes, may_have_guides="resources" in self.offer.capabilities)
 
     def prompt(self, name: str) -> bytes:
         """The result of `prompts/get`. Raises KeyError: there is no such guide."""

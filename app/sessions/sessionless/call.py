@@ -7,12 +7,13 @@ is suspended, until another request continues it with the sealed state (patterns
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from app.errors import CallCutOff, InvalidResponse, ResponseTooLarge
+from app.limits.caller_limits import Allowance
 from app.protocol.commands import Answer, Call, Failed, ToStream
 from app.protocol.eras.answers import (
     as_sessionless,
@@ -173,6 +174,10 @@ class SessionlessCall:
             self._asked(message)
         elif isinstance(message, Notification):
             self._told(message)
+
+    def counted(self, allowances: Sequence[Allowance]) -> None:
+        if self._reply is not None:
+            self._reply.counted(allowances)
 
     @property
     def is_waited_for(self) -> bool:

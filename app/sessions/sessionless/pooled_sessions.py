@@ -1,8 +1,8 @@
 """PooledSessions: the sessions that the gateway opens itself, for clients of 2026-07-28, whose requests name none.
 
-They are kept per principal, backend and client capabilities. The oldest is home: all calls go there, several at once,
-so that a server keeps its state. Only with `recovery: respawn` a call that may be asked something, or wants log
-messages, has a session for itself until it is answered; the others share.
+They are kept per principal with its groups, backend and client capabilities. The oldest is home: all calls go there,
+several at once, so that a server keeps its state. Only with `recovery: respawn` a call that may be asked something, or
+wants log messages, has a session for itself until it is answered; the others share.
 """
 
 import asyncio
@@ -45,6 +45,9 @@ MAX_CAPABILITY_SETS = 4  # of one principal and backend; the least recently used
 LEGACY_CAPABILITIES = ("roots", "sampling", "elicitation")
 
 
+GroupKey = tuple[bytes, frozenset[str]]  # capabilities of the client, and groups of its principal
+
+
 class Caller(NamedTuple):
     """Who calls which backend, and from where. `still_allowed` is called after waits; it raises if access was lost."""
 
@@ -64,7 +67,7 @@ class Caller(NamedTuple):
 class _Mine:
     """The pooled sessions of one caller."""
 
-    groups: dict[bytes, Group] = field(default_factory=dict)  # by capabilities; the most recently used last
+    groups: dict[GroupKey, Group] = field(default_factory=dict)  # the most recently used last
     takers: int = 0  # requests that need a pooled session, or have one
 
     def request_came(self) -> None:
@@ -145,7 +148,7 @@ class PooledSessions:
         """The caller's pooled sessions for these capabilities; retires the oldest group where there are too many."""
         groups = self._callers.setdefault(caller.key, _Mine()).groups
         # A sessionless process serves all capabilities: they come with each request.
-        key = b"" if self.speaks_sessionless(caller) else envelope.capabilities_key
+        key = (b"" if self.speaks_sessionless(caller) else envelope.capabilities_key, caller.principal.groups)
         group = groups[key] = groups.pop(key) if key in groups else Group()
         while len(groups) > MAX_CAPABILITY_SETS:
             for pooled in groups.pop(next(iter(groups))).sessions:

@@ -65,10 +65,12 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     parked: bool = False
     made: int = 0  # when its backend was
     grant: str = ""  # of the principal
+    groups: list[str] = []  # likewise
 
     @property
     def principal(self) -> Principal:
-        return Principal(self.principal_tenant, self.issuer, self.subject, frozenset(self.scopes), grant=self.grant)
+        who = self.principal_tenant, self.issuer, self.subject
+        return Principal(*who, frozenset(self.scopes), grant=self.grant, groups=frozenset(self.groups))
 
 
 class JournalOwner(Protocol):

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from app.limits.caller_limits import Allowance
 from app.protocol.commands import Answer, Failed, ToStream
 from app.sessions.streams.entry import Entry, Fate, Item
 
@@ -284,6 +285,9 @@ class Sink(Protocol):
     def push(self, command: ToStream) -> None:
         """A notification or a question that belongs to the call."""
 
+    def counted(self, allowances: Sequence[Allowance]) -> None:
+        """The call counts for these limits of its caller."""
+
     def become_stream(self) -> object:
         """The call has been silent for long: keeps its connection alive from now on."""
 
@@ -295,7 +299,10 @@ class Reply:
     request of the POST; `take` them, to break the reference cycle of outcome, call and reply.
     """
 
-    __slots__ = ("_expected", "_make_stream", "expires_at", "failure", "may_stream", "outcome", "outcomes", "stream")
+    __slots__ = (
+        "_expected", "_make_stream", "allowances", "expires_at", "failure", "may_stream", "outcome", "outcomes",
+        "stream",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -312,6 +319,7 @@ class Reply:
         self.outcomes: list[Answer | Failed] = []
         self.stream: EventStream | None = None
         self.failure = ""  # of the last answer that was no success
+        self.allowances: Sequence[Allowance] = ()  # for which its last call counts
 
     @property
     def is_read(self) -> bool:
@@ -337,6 +345,9 @@ class Reply:
 
     def push(self, command: ToStream) -> None:
         self.become_stream().push(command)
+
+    def counted(self, allowances: Sequence[Allowance]) -> None:
+        self.allowances = allowances
 
     def become_stream(self) -> EventStream:
         """The stream that this is from now on; answers that have come already go into it first."""

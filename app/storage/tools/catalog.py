@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Row, insert, select, update
 
+from app.domain.resources.access import AccessEntry
+from app.domain.resources.members import reader_of
 from app.storage._rows import matching
 from app.storage._tables import approvals, catalog
 from app.storage._tables import backends as registered
@@ -18,10 +20,10 @@ from app.storage.tools.approvals import Judgement, require_said
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
     """What a backend of this `definition` has offered. `pins`: what was found of each tool (`catalog.judging`), and
-    `policy` what follows from it: the backend's `pin`, and `minor` its `pin_minor`. `rejected`: the fingerprints of the
-    definitions that were rejected last, by tool; read only where there is a policy. `revision` grows with every change
-    of it, from any number on: one that was read of a backend that had this name must not be one of this. `looked_at` is
-    when it was asked last."""
+    `policy` what follows from it: the backend's `pin`, and `minor` its `pin_minor`; `access`: the backend's.
+    `rejected`: the fingerprints of the definitions that were rejected last, by tool; read only where there is a policy.
+    `revision` grows with every change of it, from any number on: one that was read of a backend that had this name must
+    not be one of this. `looked_at` is when it was asked last."""
 
     tenant: str
     backend: str
@@ -33,6 +35,7 @@ class CatalogRow:
     changed_at: datetime
     policy: str = "off"
     minor: str = "ask"
+    access: tuple[AccessEntry, ...] = ()
     rejected: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -45,7 +48,7 @@ class CatalogRepository:
     async def get(self, tenant: str, backends: Collection[str]) -> Mapping[str, CatalogRow]:
         """The rows of these backends, by backend; those that nobody has asked yet are missing."""
         same = (registered.c.tenant == catalog.c.tenant) & (registered.c.name == catalog.c.backend)
-        policy = (registered.c.pin.label("policy"), registered.c.pin_minor.label("minor"))
+        policy = (registered.c.pin.label("policy"), registered.c.pin_minor.label("minor"), registered.c.access)
         query = select(catalog, *policy).join(registered, same)
         query = query.where(catalog.c.tenant == tenant, catalog.c.backend.in_(list(backends)))
         rows = await self._database.rows(query)
@@ -92,4 +95,5 @@ class CatalogRepository:
 
 
 def _row(row: Row[Any], rejected: Mapping[str, str]) -> CatalogRow:
-    return CatalogRow(**row._asdict(), rejected=rejected)
+    access = tuple(map(reader_of(AccessEntry), row.access))
+    return CatalogRow(**{**row._asdict(), "access": access}, rejected=rejected)
