@@ -38,6 +38,7 @@ from app.protocol.toolset.offer import Offer
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
+from app.storage.access.people import PersonRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import Act, Change
 from app.storage.audit_queries import AuditLog
@@ -147,6 +148,7 @@ class AdminContext:
     key_maker: KeyMaker
     issuers: IssuerRepository
     connections: ConnectionRepository
+    people: PersonRepository
     client_secrets: ClientSecrets
     sealer: Sealer
     check_url: Callable[[str], object]  # raises UrlRefused for a URL that would not be fetched

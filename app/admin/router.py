@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Path
 from fastapi.security import HTTPBearer
 
 from app.admin.resources import (
+    access,
     api_keys,
     audit,
     backends,
@@ -38,7 +39,7 @@ _bearer = HTTPBearer(
 
 _OF_TENANTS = (
     backends, package_updates, approvals, toolsets, guides, recipes, catalog, imports, api_keys, me, principals,
-    issuers, issuer_checks, clients, connections, comparisons, sessions, processes, calls, inspections,
+    issuers, issuer_checks, clients, connections, comparisons, access, sessions, processes, calls, inspections,
 )  # fmt: skip
 
 

@@ -149,6 +149,16 @@ examples:
   trunkline principals set https://idp.example.com alice --tenant acme enabled=false reason="left the company"
   trunkline principals list --tenant acme
 """
+_ACCESS = """
+Nothing is called. What is looked at are the lists of who may use what (docs/access.md), not the scopes of credentials.
+
+examples:
+  trunkline access explain query --tenant acme --as alice@example.com
+  trunkline access explain query --tenant acme --as bob@example.com --group analysts --at db
+  trunkline access explain query --tenant acme --as key:8Jd0sA2f
+  trunkline callers list --tenant acme
+  trunkline backends set db --tenant acme access='[{"who": {"group": "analysts"}, "tools": ["query", "list_*"]}]'
+"""
 _SESSIONS = """
 examples:
   trunkline sessions list --tenant acme
@@ -201,7 +211,18 @@ def add_resource_commands(commands: Commands) -> None:
     change.add_argument("issuer", metavar="ISSUER", help="as `sessions show` names it")
     change.add_argument("subject", metavar="SUBJECT", help="likewise; for a key use `keys set`")
     _add_members(change)
+    _add_access_verbs(_Noun(commands, nouns.ACCESS, "ask who may call which tool", _ACCESS))
     _add_what_runs(commands)
+
+
+def _add_access_verbs(access: "_Noun") -> None:
+    text = "say whether somebody may call a tool, and which entry of `access` decides"
+    explain = access.add("explain", "app.cli.tools.explain_access", text, "the tool, as it is called")
+    who = "the subject of tokens; or key:ID, client:NAME"
+    explain.add_argument("--as", dest="who", required=True, metavar="WHO", help=who)
+    explain.add_argument("--group", dest="groups", action="append", default=[], metavar="GROUP", help="of the tokens")
+    explain.add_argument("--issuer", help="of the tokens, where several have such a subject")
+    explain.add_argument("--at", type=name_of("backend"), metavar="BACKEND", help="only at this backend or toolset")
 
 
 def _add_what_runs(commands: Commands) -> None:

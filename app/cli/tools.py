@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from app.cli.resources import ask, body_of, print_json, print_table
 from app.cli.rest import open_rest, segment
@@ -57,6 +58,23 @@ def search_tools(options: argparse.Namespace) -> int:
     else:
         print("no tool was found: describe in other words what you want to do", file=sys.stderr)
     return 0
+
+
+def explain_access(options: argparse.Namespace) -> int:
+    """`access explain`: exit code 1 if the tool may be called nowhere."""
+    query = [("as", options.who), ("tool", options.id), *(("group", each) for each in options.groups)]
+    query += [(name, value) for name in ("issuer", "at") if (value := getattr(options, name)) is not None]
+    found = ask(options, "GET", f"/tenants/{segment(options.tenant)}/access:explain?{urlencode(query)}")
+    rows = found["items"]
+    if options.json:
+        print_json(found)
+    elif rows:
+        groups = ", ".join(map(printable, found["groups"]))
+        print(f"{printable(found['who'])}{f', in {groups}' if groups else ''}:", file=sys.stderr)
+        print_table(rows, ("place", "allowed", "why", "limits"), of_tenant=False)
+    else:
+        print(f"no backend or toolset has a tool {printable(options.id)}", file=sys.stderr)
+    return 0 if any(each["allowed"] for each in rows) else 1
 
 
 def decide_tools(options: argparse.Namespace) -> int:

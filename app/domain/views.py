@@ -46,6 +46,14 @@ has opened them, and why. The audit trail has all of them (`action=inspection.*`
     ("id", "session", "backend", "reason", "subject", "payloads", "opened_at", "ends_at", "ending", "kept"),
     whose="tenant",
 )
+CALLERS = View(
+    "callers",
+    "How often callers have used what the entries of an `access` with limits list, over all nodes, in this minute and "
+    "this day of UTC: those who have called since a node has started.",
+    ("subject", "issuer", "place", "entry", "minute", "per_minute", "day", "per_day"),
+    help="list how often callers have called, where that is limited",
+    whose="tenant",
+)
 USE = View(
     "use",
     "What each active tenant uses. A node reports at most 2,000 tenants, the first in the order.",

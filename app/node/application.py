@@ -38,6 +38,7 @@ from app.node.parts.authorization import authorization_servers
 from app.node.parts.records import Records
 from app.node.parts.upstreams import policy_of
 from app.storage.access.console_sessions import ConsoleSessionRepository
+from app.storage.access.people import PersonRepository
 from app.storage.audit_queries import AuditLog
 from app.storage.due import DueRepository
 from app.storage.idempotency import IdempotencyRepository
@@ -85,6 +86,7 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
         key_maker=credentials.key_maker,
         issuers=records.issuers,
         connections=records.connections,
+        people=PersonRepository(records.database),
         client_secrets=programs.servers.client_secrets,
         sealer=credentials.sealer,
         check_url=credentials.outbound.check,

@@ -62,6 +62,7 @@ from app.domain.resources.recipes import RECIPES, Method, Recipe, Step
 from app.errors import BackendExited, Conflict, InvalidRequest, UpstreamFailed
 from app.http import health
 from app.jail.sandbox.report import ProfileView, SandboxView
+from app.limits.caller_limits import CallerLimits
 from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
 from app.node.application import build_api
@@ -71,6 +72,7 @@ from app.sessions.directory import BackendDirectory
 from app.storage.access.api_keys import ApiKeyRepository
 from app.storage.access.connections import ConnectionRepository
 from app.storage.access.issuers import IssuerRepository
+from app.storage.access.people import PersonRepository
 from app.storage.access.switches import SwitchRepository
 from app.storage.audit import Act
 from app.storage.audit_queries import AuditLog, Which
@@ -474,13 +476,16 @@ async def open_rig(url: str) -> AsyncIterator[Rig]:
         backends=backends,
         toolsets=toolsets,
         stored=stored,
-        offered=Toolsets(directory.find, offers, Knowledge(guides, recipes), metrics),
+        offered=Toolsets(
+            directory.find, offers, Knowledge(guides, recipes), metrics, CallerLimits(metrics.rate_limited)
+        ),
         catalog=offers,
         packages=Installed(),
         keys=keys,
         key_maker=maker,
         issuers=issuers,
         connections=ConnectionRepository(database),
+        people=PersonRepository(database),
         client_secrets=ClientSecrets(b"s" * 32),
         sealer=sealer,
         check_url=Outbound(()).check,

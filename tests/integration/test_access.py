@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import anyio
 import httpx2
@@ -352,3 +353,49 @@ async def test_calls_count_over_all_nodes_and_lists_hold_on_all(own_nodes: Nodes
         first.headers["Authorization"] = f"Bearer {house.token('analysts')}"
         first.url = second.url  # which forwards it to the node that has the session
         assert await Seen(first).tools() == EVERY_TOOL
+
+
+# --- what administrators see of it
+
+
+def explained(house: House, tool: str, who: str, **asked: Any) -> dict[str, Any]:
+    query = urlencode({"as": who, "tool": tool, **asked}, doseq=True)
+    found: dict[str, Any] = house.gateway.api("GET", f"/tenants/{house.tenant}/access:explain?{query}")
+    return found
+
+
+async def test_a_dry_run_says_what_a_call_would(gateway: Gateway) -> None:
+    house = House(gateway, [ANALYSTS, {**LIMITED, "who": {"person": "bob"}}])
+    house.toolset("red", access=[{"who": {"person": "alice"}, "tools": ["red_s*"]}])
+    for who, groups, tool, at in (
+        ("alice", ["analysts"], "say", "red"),
+        ("alice", ["analysts"], "slow", "red"),
+        ("alice", [], "say", "red"),
+        ("bob", [], "say", "red"),
+        ("alice", ["analysts"], "red_say", "all"),
+        ("alice", ["analysts"], "red_count", "all"),
+        ("bob", [], "red_say", "all"),
+    ):
+        (item,) = explained(house, tool, who, group=groups, at=at)["items"]
+        async with seen(house.at(*groups, person=who, name=at)) as caller:
+            assert await caller.may_call(tool) == item["allowed"], (who, tool, item["why"])
+    assert explained(house, "say", "bob")["items"] == [
+        {
+            "place": "backends/red",
+            "allowed": True,
+            "why": "backends/red: entry 2, person bob, lists it",
+            "limits": ["backends/red: 5 a day"],
+        }
+    ]
+    (refusal,) = explained(house, "slow", "alice", group=["analysts"])["items"]
+    assert refusal["why"] == "backends/red: the entries that name them (1, group analysts) do not list slow"
+
+
+async def test_it_is_shown_how_often_callers_have_called(gateway: Gateway) -> None:
+    house = House(gateway, [LIMITED])
+    async with wire(house.at(person="bob")) as bob:
+        for _ in range(3):
+            answer(await called(bob))
+        (row,) = gateway.api("GET", f"/tenants/{house.tenant}/callers")["items"]
+    facts = (row["subject"], row["issuer"], row["place"], row["entry"], row["day"], row["per_day"], row["per_minute"])
+    assert facts == ("bob", ISSUER, "backends/red", "everyone: say", 3, 5, None)

@@ -15,6 +15,7 @@ PAGES = (
     "/tenants/{t}/backends/{b}/try",
     "/tenants/{t}/toolsets", "/tenants/{t}/toolsets:new", "/tenants/{t}/sessions", "/tenants/{t}/processes",
     "/tenants/{t}/failures",
+    "/tenants/{t}/callers",
     "/tenants/{t}/calls", "/tenants/{t}/inspections", "/tenants/{t}/keys", "/tenants/{t}/issuers", "/tenants/{t}/audit",
 )  # fmt: skip
 OF_THE_PLATFORM = ("/tenants", "/nodes")

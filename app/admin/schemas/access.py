@@ -1,6 +1,5 @@
 """Bodies: who may use what of a backend or a toolset."""
 
-
 from app.admin.schemas.declared import part, shows
 from app.admin.schemas.fields import Answer, Strict
 from app.domain.resources.access import AccessEntry, CallLimits, Who

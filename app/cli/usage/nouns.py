@@ -77,6 +77,8 @@ SESSIONS = Resource.of_view(views.SESSIONS)
 INSPECTIONS = Resource.of_view(views.INSPECTIONS)
 PROCESSES = Resource.of_view(views.PROCESSES)
 NODES = Resource("nodes", of_tenant=False, first=("id", "url", "sessions", "processes", "draining", "problem"))
+ACCESS = Resource("access")
+CALLERS = Resource.of_view(views.CALLERS)
 AUDIT = Resource("audit", first=("at", "tenant", "action", "target", "actor", "request_id"))
 CALLS = Resource("calls", of_all=True, first=(
     "at", "tenant", "tool", "outcome", "duration_ms", "backend", "subject", "client_name", "method", "session",
@@ -84,6 +86,7 @@ CALLS = Resource("calls", of_all=True, first=(
 ))  # fmt: skip
 LISTS = (  # what can only be listed, and what their commands do
     (Resource.of_view(views.USE), views.USE.help),
+    (CALLERS, views.CALLERS.help),
     (Resource.of_view(views.FAILURES), views.FAILURES.help),
     (NODES, "list the gateway's nodes"),
     (AUDIT, "list administrative changes, newest first"),

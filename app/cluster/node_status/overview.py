@@ -26,6 +26,7 @@ from app.cluster.node_status.process_restart import Restarted, restart
 from app.cluster.node_status.views import (
     AddressUse,
     BackendRunning,
+    CallerUse,
     CallView,
     FailureView,
     NodeLoad,
@@ -38,6 +39,7 @@ from app.cluster.node_status.views import (
 from app.cluster.node_status.watching import Watching
 from app.domain import BackendSpec, Limits
 from app.jail.sandbox.report import SandboxView
+from app.limits.caller_limits import CallerLimits
 from app.limits.tenant_budgets import TenantBudgets
 from app.processes.denials import Denial
 from app.processes.process import BackendProcess
@@ -71,8 +73,10 @@ class NodeOverview:
         watching: Watching | None = None,
         history: CallHistory | None = None,
         inspecting: Inspecting | None = None,
+        callers: CallerLimits | None = None,
     ) -> None:
         self.inspecting = inspecting
+        self._callers = callers
         self._upstreams, self._watching = upstreams, watching or Watching.nothing(node)
         self._history = CallHistory(0, 0) if history is None else history
         self._registry, self._pool, self._supervisor, self._budgets = registry, pool, supervisor, budgets
@@ -132,6 +136,12 @@ class NodeOverview:
         uses = (_use(processes.get(each.connection.process or ""), _calls(each)) for each in shown)
         rows = [_session(each, use, self._epoch, self._id) for each, use in zip(shown, uses, strict=True)]
         return Listing(rows, len(found))
+
+    def callers(self, tenant: str | None, window: Window) -> Listing[CallerUse]:
+        """Of this day."""
+        now, known = time.time(), () if self._callers is None else self._callers.known(tenant or "")
+        found = [CallerUse.of(each, now) for each in known if each.day.used(now)]
+        return Listing(window.first(found, lambda each: each.position(window.sort)), len(found))
 
     def limits_use(self, tenant: str) -> LimitsUse:
         memory = sum(each.resident_bytes for each in self._supervisor.processes if each.spec.tenant == tenant)

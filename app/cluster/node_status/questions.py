@@ -14,7 +14,7 @@ from app.cluster.node_status.inspection_views import (
 from app.cluster.node_status.listing import Gathered, Listing, Window, merged
 from app.cluster.node_status.overview import NodeOverview
 from app.cluster.node_status.question import Question, each_one, one_list, only_one
-from app.cluster.node_status.views import TenantUse
+from app.cluster.node_status.views import CallerUse, TenantUse
 from app.errors import AGAIN, NodeUnavailable
 
 
@@ -25,6 +25,15 @@ def _summed(told: Gathered[Listing[TenantUse]], _tenant: str | None, window: Win
             sums[each.tenant] = sums[each.tenant] + each if each.tenant in sums else each
     rows = window.first(sums.values(), lambda each: each.position(window.sort))
     return Listing(rows, len(sums), told.silent)
+
+
+def _callers(told: Gathered[Listing[CallerUse]], _tenant: str | None, window: Window) -> Listing[CallerUse]:
+    found: dict[str, CallerUse] = {}
+    for listing in told.rows:
+        for each in listing.rows:
+            found[each.id] = found[each.id] | each if each.id in found else each
+    rows = window.first(found.values(), lambda each: each.position(window.sort))
+    return Listing(rows, max([len(found), *(listing.total for listing in told.rows)]), told.silent)
 
 
 def _series(told: Gathered[NodeActivity | None], _tenant: str | None, node: str, steps: int) -> Shown | None:
@@ -40,6 +49,7 @@ FAILURES = Question(NodeOverview.failures, merged, of_lost=True)
 CALLS = Question(NodeOverview.calls, merged, of_lost=True)
 CALL_GROUPS = Question(NodeOverview.call_groups, one_list)
 USE = Question(NodeOverview.use, _summed)
+CALLERS = Question(NodeOverview.callers, _callers)
 LIMITS_USE = Question(NodeOverview.limits_use, each_one)
 LOAD = Question(NodeOverview.load, each_one)
 SANDBOX = Question(NodeOverview.sandbox, each_one)

@@ -1,6 +1,6 @@
 """What runs, as values: sent between nodes, and shown by the REST API."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from app.backends.inventory import BackendSnapshot
 from app.cluster.node_status.listing import NO_USE, Use, newest_first, position
 from app.domain import public_id
 from app.jail.sandbox.report import SandboxView
+from app.limits.caller_limits import Allowance
 from app.telemetry.call_history.history import CallRecord
 from app.telemetry.call_history.kept import CallFacts, KeptCall
 
@@ -96,6 +97,37 @@ class TenantUse:
     def __add__(self, other: "TenantUse") -> "TenantUse":
         sessions, processes = self.sessions + other.sessions, self.processes + other.processes
         return TenantUse(self.tenant, sessions, processes, self.use + other.use)
+
+
+@dataclass(frozen=True, slots=True)
+class CallerUse:
+    """How often somebody has used what an entry of an `access` lists."""
+
+    id: str
+    issuer: Annotated[str, "The issuer of the token; `key` for an API key."]
+    subject: Annotated[str, "The subject of the token, or the id of the API key."]
+    place: Annotated[str, "Whose `access` it is, as `backends/db`."]
+    entry: Annotated[str, "Whom the entry names, and what it lists."]
+    minute: Annotated[int, "Calls in this minute."]
+    per_minute: Annotated[int | None, "How many it may be. null: no limit."]
+    day: Annotated[int, "Calls in this day of UTC."]
+    per_day: Annotated[int | None, "How many it may be. null: no limit."]
+
+    @classmethod
+    def of(cls, allowance: Allowance, now: float) -> "CallerUse":
+        entry, (_, issuer, subject) = allowance.entry, allowance.caller
+        listed = ", ".join((*entry.tools, *entry.prompts, *entry.resources))
+        words = f"{entry.who}: {listed[:200]}"
+        minute, day, limits = allowance.minute.used(now), allowance.day.used(now), entry.limits
+        per_minute, per_day = limits.requests_per_minute, limits.calls_per_day
+        return cls(allowance.name, issuer, subject, allowance.place, words, minute, per_minute, day, per_day)
+
+    def position(self, _sort: str) -> str:
+        return f"{self.subject} {self.issuer} {self.place} {self.id}"
+
+    def __or__(self, other: "CallerUse") -> "CallerUse":
+        """What another node says of the same: it may have heard of more calls."""
+        return replace(self, minute=max(self.minute, other.minute), day=max(self.day, other.day))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

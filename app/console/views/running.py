@@ -4,7 +4,7 @@ from starlette.responses import HTMLResponse
 
 from app.console.rest import Refused
 from app.console.visit import Page, Visit
-from app.domain.views import FAILURES, PROCESSES, SESSIONS, View
+from app.domain.views import CALLERS, FAILURES, PROCESSES, SESSIONS, View
 
 
 def rows_of(view: View, limit: int = 50) -> Page:
@@ -35,5 +35,6 @@ PAGES = (
     ("/tenants/{tenant}/sessions", rows_of(SESSIONS)),
     ("/tenants/{tenant}/processes", rows_of(PROCESSES)),
     ("/tenants/{tenant}/processes/{process}", process),
+    ("/tenants/{tenant}/callers", rows_of(CALLERS, 100)),
     ("/tenants/{tenant}/failures", rows_of(FAILURES, 100)),
 )

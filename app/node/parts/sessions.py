@@ -110,6 +110,7 @@ async def open_sessions(
         watching,
         history,
         inspecting,
+        processes.caller_limits,
     )
     kept = keep_calls(opening, records, history)
     return Sessions(

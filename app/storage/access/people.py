@@ -1,6 +1,7 @@
 """People who have signed in with an identity provider, in the database: what it said of them, and its refresh tokens,
 sealed. Only providers that give one can be asked again."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, and_, delete, insert, select, update
@@ -24,6 +25,11 @@ class PersonRepository:
         """The person, if one of this identity has signed in."""
         row = await self._database.row(select(people).where(_row(identity)))
         return None if row is None else object_of(Person, row)
+
+    async def of_subject(self, tenant: str, subject: str) -> Sequence[Person]:
+        """Whoever has signed in under this name, of all issuers."""
+        rows = await self._database.rows(select(people).where(matching(people, tenant=tenant, subject=subject)))
+        return [object_of(Person, row) for row in rows]
 
     async def put(self, person: Person) -> None:
         """Stores what is known since this sign-in; what was known before is forgotten, and so is whom nobody has asked
