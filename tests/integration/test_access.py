@@ -153,6 +153,10 @@ async def test_only_what_is_listed_for_them_is_there(gateway: Gateway, isolation
     async with seen(house.at("analysts", "unknown")) as analyst, seen(house.at("others", person="bob")) as other:
         await everything_of(analyst)
         await nothing_of(other)
+    async with httpx2.AsyncClient(timeout=30) as http:
+        said = await Wire(http, house.at("analysts")).open()
+        assert said["instructions"] == "Use red."
+        assert "instructions" not in await Wire(http, house.at("others")).open()
     async with seen(house.at(person="carol")) as carol, seen(house.at("analysts", person="carol")) as both:
         assert await carol.tools() == {"slow"}
         assert await both.tools() == {"slow", "say", "count"}

@@ -40,7 +40,10 @@ def answer_to(initialize: Request, about: About, listing: ToolsetListing) -> byt
     version = asked if is_handshake(asked) else HANDSHAKE[-1]
     offer = listing.members[0].offer if about.is_backend else None
     if offer is not None:
-        return result_response(initialize.id, {**members_of(offer.hello), "protocolVersion": version})
+        said = members_of(offer.hello)
+        if listing.is_closed(listing.members[0]):
+            said.pop("instructions", None)
+        return result_response(initialize.id, {**said, "protocolVersion": version})
     server = {"name": about.name, "version": about.version, **({"title": about.title} if about.title else {})}
     result: dict[str, Any] = {
         "protocolVersion": version,
@@ -87,7 +90,11 @@ def _merge(into: dict[str, Any], more: dict[str, Any], depth: int) -> None:
 
 def _instructions(listing: ToolsetListing) -> str:
     """Those of the members, each under its name."""
-    told = [(each.name, each.offer.instructions.strip()) for each in listing.members if each.offer is not None]
+    told = [
+        (each.name, each.offer.instructions.strip())
+        for each in listing.members
+        if each.offer is not None and not listing.is_closed(each)
+    ]
     parts = [f"# {name}\n\n{words}" for name, words in told if words]
     return "\n\n".join(parts)[:MAX_INSTRUCTIONS]
 

@@ -292,6 +292,10 @@ class ToolsetListing:
             return True
         return uri not in self._unlisted_uris and finished(self._may("resources", member, uri, uri))
 
+    def is_closed(self, member: Shown) -> bool:
+        """Whether its caller may use nothing of a member, which then says nothing to them either."""
+        return any(each is not None and not each.entries for each in (self.allowed, member.allowed))
+
     def promise(self, capability: str) -> list[int]:
         """The members that have this capability."""
         return [
