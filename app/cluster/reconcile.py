@@ -69,7 +69,8 @@ class Reconciler:
             self._local.backend_removed(spec.key)
         if _is_other(self._local.current(spec.key), spec):
             self._local.backend_changed(spec)
-        self._local.access_changed(spec)
+        if any(each.access != spec.access for each in known):
+            self._local.access_changed(spec)
 
     async def _compare_tenant(self, name: str) -> None:
         tenant = await _or_none(self._tenants.get(name))

@@ -32,6 +32,7 @@ from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES
 from app.errors import ConcurrentChange, Disabled, StorageUnavailable, Unauthenticated
+from app.limits.caller_limits import CallerLimits
 from app.limits.tenant_budgets import TenantBudgets
 from app.sessions.directory import BackendDirectory
 from app.sessions.registry import SessionRegistry
@@ -122,7 +123,9 @@ class Node:
         offers: Any = NoOffers()
         self.guides = StoredRepository(self.database, GUIDES)
         self.knowledge = Knowledge(self.guides, StoredRepository(self.database, RECIPES))
-        toolsets = Toolsets(self.directory.find, offers, self.knowledge, self.metrics)
+        toolsets = Toolsets(
+            self.directory.find, offers, self.knowledge, self.metrics, CallerLimits(self.metrics.rate_limited)
+        )
         budgets = TenantBudgets(Metrics("test"))
         self.local = ChangeEffects(
             self.authenticator,

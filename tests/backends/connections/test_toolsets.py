@@ -11,6 +11,7 @@ from app.backends.connections import toolsets as module
 from app.backends.connections.toolsets import Toolsets
 from app.domain import BackendSpec, Member, Toolset
 from app.errors import RateLimited
+from app.limits.caller_limits import CallerLimits
 from app.limits.loop_shares import LoopShares
 from app.protocol.search.index import ToolIndex
 from app.protocol.search.work import Work
@@ -55,7 +56,8 @@ class Writings:
 
 @pytest.fixture
 def toolsets():
-    return Toolsets(None, Offers(), Writings(), Metrics("test"))  # type: ignore[arg-type]
+    metrics = Metrics("test")
+    return Toolsets(None, Offers(), Writings(), metrics, CallerLimits(metrics.rate_limited))  # type: ignore[arg-type]
 
 
 def of(name: str, mode: Literal["list", "search"] = "list") -> BackendSpec:
