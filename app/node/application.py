@@ -66,8 +66,7 @@ def build_api() -> FastAPI:
 
 
 def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
-    """The Front, with the MCP endpoints in it, and the console and the FastAPI application behind it. `lines` gets the
-    lines of ACCESS_LOG=all; the caller closes it."""
+    """The Front, with all that is behind it. `lines` gets those of ACCESS_LOG=all; the caller closes it."""
     settings, metrics, records, credentials = gateway.settings, gateway.metrics, gateway.records, gateway.credentials
     registry, guard, router = gateway.sessions.registry, gateway.membership.guard, gateway.membership.router
     ownership, watching = gateway.routes.ownership, gateway.sessions.watching

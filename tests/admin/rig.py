@@ -158,6 +158,9 @@ class Node:
     def call_groups(self, tenant: str | None, window: Window, by: str) -> list[Any]:
         return []
 
+    def callers(self, tenant: str | None, window: Window) -> Listing[Any]:
+        return Listing([], 0)
+
     def failures(self, tenant: str | None, window: Window) -> Listing[FailureView]:
         return self._listing([each for each in self.failed if tenant in (None, each.tenant)], window)
 

@@ -57,6 +57,10 @@ OPERATIONS = {
     "--backend notes --backend time": "--backend clock",
 }  # fmt: skip
 PAGES = {
+    "docs/access.md": Example(
+        TENANT + f"trunkline backends create db --tenant acme -- {NAMED} query list_tables\n",
+        may_fail=("trunkline access explain",),
+    ),
     "docs/console.md": Example(
         TENANT + "ISSUER_ID=$(trunkline issuers create https://idp.example.com --tenant acme algorithms[]=RS256 "
         "discovery_url=https://idp.example.com/.well-known/openid-configuration --json | "

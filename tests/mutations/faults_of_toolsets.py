@@ -102,16 +102,16 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "a withheld tool is listed and called",
         "app/protocol/toolset/listing.py",
-        "if why is not None:\n                    self._tools[shown]",
-        "if False:\n                    self._tools[shown]",
+        "if why is not None or not is_listed:",
+        "if not is_listed:",
         LISTING,
     ),
     Fault(
         "a refused tool is called at another member that has one of this name",
         "app/protocol/toolset/listing.py",
-        "return self._tools.get(name)",
-        "return next((Place(i, name) for i, m in enumerate(self.members) if m.offer and name in _by_name("
-        "m.offer.items(TOOLS))), None) or self._tools.get(name)",
+        "        found = self._tools.get(name)\n",
+        "        found = next((Place(i, name) for i, m in enumerate(self.members) if m.offer and name in _by_name("
+        "m.offer.items(TOOLS))), None) or self._tools.get(name)\n",
         FAN_OUT,
     ),
     Fault(
@@ -243,7 +243,7 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "each search makes what it searches anew",
         "app/backends/connections/toolsets.py",
-        "                listing = self._kept(key, plan)\n",
+        "                listing = self._kept(made, plan)\n",
         "                listing = None\n",
         ("tests/backends/connections/test_toolsets.py",),
     ),
@@ -257,7 +257,7 @@ FAULTS_OF_TOOLSETS = (
     Fault(
         "what nobody searches any more is kept",
         "app/backends/connections/toolsets.py",
-        "                self._forget((tenant, EVERYTHING))\n",
+        "                self._forget((tenant, EVERYTHING, ()))\n",
         "                pass\n",
         ("tests/backends/connections/test_toolsets.py",),
     ),

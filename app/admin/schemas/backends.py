@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from app.admin.schemas._access import AccessShown
 from app.admin.schemas._command import one_program
 from app.admin.schemas._sandbox import ProcessLimitsBody, SandboxAnswer, SandboxPatch
 from app.admin.schemas._upstream import (
@@ -22,7 +23,6 @@ from app.admin.schemas._upstream import (
     Url,
     certificates_shown,
 )
-from app.admin.schemas.access import AccessShown
 from app.admin.schemas.declared import DeclaredBody, part, patches, sends, shows
 from app.admin.schemas.fields import Answer, Strict, SwitchPatch, field_of, no_nul
 from app.domain import BackendSpec, Timeouts

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field
 
-from app.admin.schemas.access import AccessShown
+from app.admin.schemas._access import AccessShown
 from app.admin.schemas.declared import DeclaredBody, Schemas, part, patches, sends, shows
 from app.admin.schemas.fields import Answer, Strict, SwitchPatch, field_of
 from app.domain import BackendSpec, Member, Toolset

@@ -89,7 +89,7 @@ class ChangeEffects:
             self._pool.configure(spec)
 
     def access_changed(self, spec: BackendSpec) -> None:
-        """Who may use it is another matter than when a session was opened. Sessions that were opened when everybody could use everything end."""
+        """Other callers may use it than when some session was opened. Those that were opened without a list end."""
         self._toolsets.access_changed(spec)
         if spec.access:
             self._registry.close_where(

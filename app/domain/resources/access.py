@@ -56,15 +56,13 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True)
 class AccessEntry:
-    """What somebody may use."""
+    """What somebody may use. A call counts for the first entry that allows it."""
 
-    who: Annotated[Who, "Whom it is about."] = field(default_factory=Who)
+    who: Who = field(default_factory=Who)
     tools: Annotated[Patterns, "Names of tools, with `*`, `?` and `[…]`: as the backend has them, or a toolset."] = ()
     prompts: Annotated[Patterns, "Names of prompts, likewise."] = ()
     resources: Annotated[Patterns, "URIs of resources and of their templates, likewise."] = ()
-    limits: Annotated[
-        CallLimits, "How often each caller may use these. A call counts for the first entry that allows it."
-    ] = field(default_factory=CallLimits)
+    limits: CallLimits = field(default_factory=CallLimits)
 
     @property
     def is_limited(self) -> bool:

@@ -34,10 +34,10 @@ from app.errors import (
 from app.http.client_address import UNKNOWN, client_address, limited_address, named_address
 from app.http.errors import ALIKE, HttpRefusal, http_status, retry_after, rpc_error
 from app.http.header_fields import API_KEY, Fields, refuse_repeated, trimmed, with_lists_joined, with_one_credential
-from app.http.rate_limit_fields import rate_limit_fields
 from app.http.request_ids import IDS, request_ids
 from app.http.resource_metadata import Remembered, challenge
 from app.http.scope import AT_ONCE, LEFT, WHEN_GONE
+from app.http.transports._rate_limit_fields import rate_limit_fields
 from app.http.transports.access_lines import Seen
 from app.http.transports.arriving_bodies import ALL_AT_ONCE, ArrivingBodies
 from app.limits.caller_limits import Allowance

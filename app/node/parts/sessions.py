@@ -64,6 +64,7 @@ async def open_sessions(
     journals = JournalWriter(routing.journals, credentials.sealer, on_fenced=ownership.doubt)
     durability = Durability(journals, processes.leasing.restore, adopt=opening.parking.adopt)
     inspecting = _inspecting(opening, records, credentials, processes)
+    failed = partial(note_failed, processes.failures, processes.supervisor.find)
     history = CallHistory(settings.calls_per_tenant, settings.calls_memory_mb << 20)
     registry = await opening.stack.enter_async_context(
         SessionRegistry(
@@ -80,9 +81,7 @@ async def open_sessions(
             durability=None if routing.is_alone else durability,
             on_timeout=partial(note_timeout, processes.failures, processes.supervisor.find),
             tallies=(tallies := Tallies()),
-            watchers=Watchers(
-                history, opening.tracer, partial(note_failed, processes.failures, processes.supervisor.find)
-            ),
+            watchers=Watchers(history, opening.tracer, failed),
         )
     )
     _show_use(opening, registry, processes)
@@ -90,8 +89,8 @@ async def open_sessions(
     here = Place(opening.node_id, routing.url)
     sessionless = SessionlessRequests(registry, credentials.sealer, here=here, homes=homes)
     take_over = SessionTakeover(ownership, records.directory, partial(durability.restore, registry.restored), metrics)
-    pooled = sessionless.pooled_sessions
-    routes.caller_lost.listen(lambda route: pooled.lost((route.identity, route.tenant, route.backend)))
+    lost = sessionless.pooled_sessions.lost
+    routes.caller_lost.listen(lambda route: lost((route.identity, route.tenant, route.backend)))
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
     parts = (records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting)

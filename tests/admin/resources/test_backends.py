@@ -35,6 +35,7 @@ FULL: dict[str, Any] = {
     "exclude": [],
     "rename": {},
     "describe": {},
+    "access": [],
     "pin": "off",
     "pin_minor": "ask",
     "enabled": False,
