@@ -273,6 +273,9 @@ class Offers:
     async def note(self, spec: BackendSpec, offer: Offer) -> None:
         self.known[spec.key] = offer
 
+    async def reread(self, key: tuple[str, str]) -> None:
+        pass
+
     async def withheld(self, key: tuple[str, str], offer: Offer) -> dict[str, str]:
         return self.waiting
 

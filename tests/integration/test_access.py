@@ -4,6 +4,7 @@ often."""
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -352,7 +353,7 @@ async def test_calls_count_over_all_nodes_and_lists_hold_on_all(own_nodes: Nodes
         assert 500 <= passed <= 510
         house.allow({"who": {"group": "analysts"}, "tools": ["*"]})
         for session in (first, second):
-            await until(lambda session=session: _is_refused(house, Seen(session)), 10)
+            await until(partial(_is_refused, house, Seen(session)), 10)
             assert await Seen(session).tools() == set()
         first.headers["Authorization"] = f"Bearer {house.token('analysts')}"
         first.url = second.url  # which forwards it to the node that has the session

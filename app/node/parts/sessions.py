@@ -89,8 +89,8 @@ async def open_sessions(
     here = Place(opening.node_id, routing.url)
     sessionless = SessionlessRequests(registry, credentials.sealer, here=here, homes=homes)
     take_over = SessionTakeover(ownership, records.directory, partial(durability.restore, registry.restored), metrics)
-    lost = sessionless.pooled_sessions.lost
-    routes.caller_lost.listen(lambda route: lost((route.identity, route.tenant, route.backend)))
+    pooled = sessionless.pooled_sessions
+    routes.caller_lost.listen(lambda route: pooled.lost((route.identity, route.tenant, route.backend)))
     redis, sandbox = routing.redis, view_of(opening.node_id, processes.sandboxes)
     latency = None if redis is None else Latency(partial(redis.execute, "PING"))
     parts = (records, credentials, processes, routes, registry, overload, sandbox, latency, inspecting)
