@@ -75,7 +75,7 @@ class Count:
         if total is None:
             self._before, self._untold = self._before - untold, self._untold + untold
         else:
-            self._before = total
+            self._before = max(self._before, total)  # a store that has lost its counts gives nothing back
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,12 @@
 """Who may do what, as a table."""
 
+from typing import Any
+
 import pytest
 
-from app.auth.policy import has_scope, is_scope, may_connect, may_grant, may_revoke, may_see
-from app.domain import Principal
+from app.auth.policy import entries_for, has_scope, is_scope, may_connect, may_grant, may_revoke, may_see
+from app.domain import CLIENT_ISSUER, KEY_ISSUER, Principal
+from app.domain.resources.access import AccessEntry, Who
 
 SCOPES = ("mcp:connect", "mcp:connect:echo", "tenant:read", "tenant:admin", "audit:read", "metrics:read",
           "platform:admin")  # fmt: skip
@@ -92,3 +95,56 @@ def test_a_tenant_administrator_revokes_all_but_platform_keys():
     assert not may_revoke(DEFAULT_ADMIN, "default", ["mcp:connect", "platform:admin"])
     assert not may_revoke(TENANT_ADMIN, "zenith", ["mcp:connect"])
     assert not may_revoke(holder("tenant:read"), "acme", ["mcp:connect"])
+
+
+ISSUER, OTHER = "https://idp.example", "https://other.example"
+
+
+def entry(**who: Any) -> AccessEntry:
+    return AccessEntry(Who(**who), ("*",))
+
+
+BOB = Principal("acme", ISSUER, "bob", frozenset(), groups=frozenset({"analysts", "staff"}))
+
+
+@pytest.mark.parametrize(
+    ("who", "named"),
+    [
+        ({"everyone": True}, True),
+        ({"person": "bob"}, True),
+        ({"person": "bob", "issuer": ISSUER}, True),
+        ({"person": "bob", "issuer": OTHER}, False),
+        ({"person": "Bob"}, False),
+        ({"person": "analysts"}, False),
+        ({"group": "analysts"}, True),
+        ({"group": "analysts", "issuer": ISSUER}, True),
+        ({"group": "analysts", "issuer": OTHER}, False),
+        ({"group": "bob"}, False),
+        ({"group": "boss"}, False),
+        ({"key": "bob"}, False),
+        ({"client": "bob"}, False),
+        ({}, False),
+    ],
+)
+def test_whom_an_entry_names_of_the_people_of_an_issuer(who, named):
+    assert bool(entries_for(BOB, [entry(**who)])) is named
+
+
+@pytest.mark.parametrize(("issuer", "kind"), [(KEY_ISSUER, "key"), (CLIENT_ISSUER, "client")])
+def test_a_key_and_a_client_are_named_as_such_only(issuer, kind):
+    it = Principal("acme", issuer, "bob", frozenset(), groups=frozenset({"analysts"}))
+    for who in (
+        {"person": "bob"}, {"person": "bob", "issuer": issuer}, {"group": "analysts"},
+        {"group": "analysts", "issuer": issuer}, {"client" if kind == "key" else "key": "bob"}, {kind: "eve"}, {},
+    ):  # fmt: skip
+        assert entries_for(it, [entry(**who)]) == ()
+    assert entries_for(it, [entry(**{kind: "bob"}), entry(everyone=True)]) == (
+        entry(**{kind: "bob"}),
+        entry(everyone=True),
+    )
+
+
+def test_entries_keep_their_order():
+    listed = [entry(group="staff"), entry(person="eve"), entry(everyone=True), entry(group="analysts")]
+    assert entries_for(BOB, listed) == (listed[0], listed[2], listed[3])
+    assert entries_for(BOB, ()) == ()

@@ -107,3 +107,35 @@ async def test_platform_scopes_of_a_group_are_worth_nothing_outside_the_default_
     target = TARGET._replace(tenant="default")
     principal = await rig.tokens.verify(token("HS256", scope=..., groups=["root"], aud=target.resource), target)
     assert principal.scopes == {"platform:admin"}
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "groups"),
+    [
+        ("groups", {"groups": ["team", "unknown", "ops"]}, {"team", "ops"}),
+        ("groups", {"groups": "two words"}, {"two words"}),
+        ("groups", {"groups": ["TEAM", "map", "__class__"]}, set()),
+        ("groups", {"groups": ["boss"]}, {"boss"}),  # though it confers nothing: its scope is above the issuer's
+        ("groups", {"groups": None}, set()),
+        ("groups", {}, set()),
+        ("realm_access.roles", {"realm_access": {"roles": ["team", "uma"]}, "groups": ["ops"]}, {"team"}),
+        ("https://example.com/groups", {"https://example.com/groups": ["team"]}, {"team"}),
+        # Entra ID, of somebody in too many groups: it names where to ask for them instead.
+        ("groups", {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://x"}}}, set()),
+    ],
+)
+async def test_a_principal_is_in_the_groups_that_the_issuer_maps(rig, path, sent, groups):
+    rig.set(issuer(path=path))
+    assert (await rig.tokens.verify(token(**sent), TARGET)).groups == groups
+
+
+async def test_without_a_map_nobody_is_in_a_group(rig):
+    for claims in ({}, {"groups": None, "map": None}, {"groups": "groups", "map": None}):
+        rig.set(Record(claims=claims))
+        assert (await rig.tokens.verify(token(groups=["team"]), TARGET)).groups == set()
+
+
+async def test_groups_are_no_part_of_who_somebody_is(rig):
+    rig.set(issuer())
+    one, other = [await rig.tokens.verify(token(groups=each), TARGET) for each in (["team"], ["ops"])]
+    assert one.identity == other.identity

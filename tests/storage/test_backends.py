@@ -7,6 +7,7 @@ from sqlalchemy import select, update
 
 from app.auth.sealing import Sealer
 from app.domain import BackendSpec, ProcessLimits, Sandbox, Tenant, is_home
+from app.domain.resources.access import AccessEntry, CallLimits, Who
 from app.errors import BackendNotFound, Conflict, NotFound
 from app.storage._tables import backends as table
 from app.storage.backends import BackendRepository
@@ -177,3 +178,17 @@ async def test_secrets_that_were_stored_before_are_sealed_at_the_next_start(back
         assert "s3cret" not in repr(await rows_of(database))
         found = await backends.get("acme", "echo")
         assert (found.args, dict(found.env), found.version) == (SECRETS["args"], SECRETS["env"], made.version)
+
+
+async def test_a_list_of_who_may_use_what_comes_back_and_another_takes_its_place(backends, spec):
+    for access in (
+        (AccessEntry(Who(group="a", issuer="https://idp.example"), ("*",), ("p",), ("é://*",), CallLimits(1, 2)),),
+        (AccessEntry(Who(everyone=True), ("b",)), AccessEntry(Who(key="k"), ("c",), limits=CallLimits(None, 3))),
+        (),
+    ):
+        name = f"b{len(access)}"
+        await backends.create("acme", replace(spec, name=name))
+        stored = await backends.get("acme", name)
+        assert stored.access == ()
+        await backends.replace("acme", replace(stored, access=access))
+        assert (await backends.get("acme", name)).access == access

@@ -3,6 +3,7 @@
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,18 +12,23 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc, text
 
-from app.domain import BackendSpec, Limits, ProcessLimits, Sandbox, Tenant
+from app.domain import BackendSpec, Limits, Member, Person, ProcessLimits, Sandbox, Tenant, Toolset
+from app.domain.resources.access import AccessEntry, Who
 from app.errors import SchemaMismatch, SettingsError, StorageUnavailable
 from app.storage import migrate
 from app.storage._alembic import config
 from app.storage._tables import metadata
+from app.storage.access.people import PersonRepository
 from app.storage.backends import BackendRepository
+from app.storage.call_counts import CallCountRepository
 from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
+from app.storage.tools.toolsets import ToolsetRepository
 from tests.databases import SEALER
 from tests.postgres import new_database
 
-AT = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+AT = NOW.isoformat()
 
 
 @pytest.fixture
@@ -215,6 +221,28 @@ async def test_going_back_switches_off_what_may_only_run_in_a_sandbox(url):
     assert rows == [("auto", True, False, ""), ("off", True, False, ""), ("require", False, True, reason)]
     migrate.upgrade(url)
     assert run(url, "SELECT name FROM backends WHERE enabled ORDER BY name") == [("auto",), ("off",)]
+
+
+async def test_backends_of_before_are_for_all_who_may_connect_and_going_back_loses_lists_only(url):
+    database = Database(url)
+    access = (AccessEntry(Who(everyone=True), ("*",)),)
+    try:
+        await TenantRepository(database).create(Tenant("acme"))
+        await BackendRepository(database, SEALER).create("acme", BackendSpec("acme", "echo", "cat", access=access))
+        toolset = BackendSpec("acme", "all", "", toolset=Toolset(members=(Member("echo", ""),)), access=access)
+        await ToolsetRepository(database).create("acme", toolset)
+        person = Person("acme", "https://idp.example", "bob", frozenset({"x"}), NOW, None, frozenset({"a"}))
+        await PersonRepository(database).put(person)
+        await CallCountRepository(database).add([("a", 1, 1 << 40)])
+        to(url, "0030")
+        migrate.upgrade(url)
+        spec = await BackendRepository(database, SEALER).get("acme", "echo")
+        again = await ToolsetRepository(database).get("acme", "all")
+        assert (spec.access, again.access, again.toolset) == ((), (), toolset.toolset)
+        assert await PersonRepository(database).find(person.identity) == replace(person, groups=frozenset())
+        assert await CallCountRepository(database).add([("a", 1, 1 << 40)]) == [1]
+    finally:
+        await database.aclose()
 
 
 def test_the_audit_trail_only_grows(url, dialect):

@@ -382,7 +382,8 @@ class ToolsetListing:
             uri = string_of(members_of(item).get(key))
             if uri is None or uri in self._unlisted_uris:
                 continue
-            if not (yield from self._may("resources", index, uri, uri)) and uri not in self._uris_of_apps:
+            is_listed = self._uris_of_apps.get(uri) == index or (yield from self._may("resources", index, uri, uri))
+            if not is_listed and uri not in taken:
                 self._unlisted_uris.add(uri)
             elif uri not in taken:
                 taken[uri] = index

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from app.auth._refusal import CredentialRefused
 from app.auth.authorization.access_tokens import LEEWAY_S, LIFE_S, PERIOD_S, Holder, OwnTokens, SigningKeys, narrowed
 from app.auth.authorization.addresses import Addresses
-from app.domain import CLIENT_GRANT, CLIENT_ISSUER
+from app.domain import CLIENT_GRANT, CLIENT_ISSUER, Principal
 from tests.auth.authorization.rig import ALL, OTHERS, SECRET_KEY, TO, Rig
-from tests.auth.tokens import BASE, T, b64
+from tests.auth.tokens import BASE, ISS, T, b64
 
 
 def parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,3 +177,16 @@ async def test_the_audience_of_a_token_becomes_its_scopes(rig):
     elsewhere = Addresses("https://other.example", "acme")
     token = rig.own.make(elsewhere, "echo", Holder(CLIENT_ISSUER, "job", {"mcp:connect"}, CLIENT_GRANT + "job", "job"))
     assert (await rig.own.verify(token)).scopes == {"mcp:connect:echo"}  # by another name of the gateway
+
+
+async def test_a_token_says_the_groups_of_its_person_and_no_claim_where_there_are_none(rig):
+    alice = Principal("acme", ISS, "alice", frozenset({"mcp:connect"}), groups=frozenset({"staff", "analysts"}))
+    await rig.people.signed_in(alice, None)
+    token = (await rig.connected(alice))["access_token"]
+    assert parts(token)[1]["groups"] == ["analysts", "staff"]
+    principal = await rig.own.verify(token)
+    assert (principal.identity, principal.groups) == (alice.identity, alice.groups)
+    rig.connections.rows.clear()
+    token = (await rig.connected())["access_token"]
+    assert "groups" not in parts(token)[1]
+    assert (await rig.own.verify(token)).groups == frozenset()

@@ -246,3 +246,28 @@ async def test_who_has_to_sign_in_again_gets_no_token_that_is_over(rig):
     rig.connections.rows[rig.only.id] = replace(rig.only, created_at=NOW - timedelta(days=8))
     assert (await rig.refresh(tokens["refresh_token"])).body["error"] == "invalid_grant"
     assert list(rig.connections.ended_by.values()) == ["its person has to sign in again"]
+
+
+async def test_a_connection_has_the_groups_that_the_provider_says_by_now(rig):
+    claims = {"groups": "groups", "map": {"analysts": ["mcp:connect"], "staff": ["mcp:connect"]}}
+    rig.idp.set(replace(rig.idp.records["acme", ISS], claims=claims))
+    await rig.people.signed_in(replace(ALICE, groups=frozenset({"analysts"})), "one")
+    assert (await rig.people.confirmed(CONNECTION)).groups == {"analysts"}
+    for sent, found in ((["staff", "unknown"], {"staff"}), ([], set())):
+        rig.elapsed_s += TEN_MINUTES
+        rig.answers = [given(rig, groups=sent)]
+        assert (await rig.people.confirmed(replace(CONNECTION, groups=frozenset({"old"})))).groups == found
+        assert rig.persons.rows[ALICE.identity].groups == found
+
+
+async def test_the_groups_of_before_hold_while_the_provider_is_away(rig):
+    await rig.people.signed_in(replace(ALICE, groups=frozenset({"analysts"})), "one")
+    rig.elapsed_s = TEN_MINUTES
+    rig.answers = [FetchFailed("no answer")]
+    assert (await rig.people.confirmed(CONNECTION)).groups == {"analysts"}
+
+
+async def test_somebody_who_signs_in_again_is_in_the_groups_of_then(rig):
+    await rig.people.signed_in(replace(ALICE, groups=frozenset({"analysts"})), "one")
+    await rig.people.signed_in(ALICE, "two")
+    assert (await rig.people.confirmed(CONNECTION)).groups == frozenset()

@@ -12,7 +12,9 @@ from app.storage.engine import Database
 from app.storage.tenants import TenantRepository
 
 NOW = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
-ALICE = Person("acme", "https://idp.example", "alice", frozenset({"mcp:connect"}), NOW, b"\0sealed")
+ALICE = Person(
+    "acme", "https://idp.example", "alice", frozenset({"mcp:connect"}), NOW, b"\0sealed", frozenset({"b", "a"})
+)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ async def test_a_person_comes_back_as_stored_and_the_last_sign_in_counts(reposit
         (*ALICE.identity[:2], "Alice"),
     ):
         assert await repository.find(other) is None
-    again = replace(ALICE, scopes=frozenset(), sealed=None, asked_at=NOW + timedelta(days=1))
+    again = replace(ALICE, scopes=frozenset(), groups=frozenset(), sealed=None, asked_at=NOW + timedelta(days=1))
     await repository.put(again)
     assert await repository.find(ALICE.identity) == again
     await tenants.delete("acme")

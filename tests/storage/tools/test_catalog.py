@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.domain.resources.access import AccessEntry, CallLimits, Who
 from app.errors import NotFound
 from app.storage.tools.approvals import Approval, ApprovalRepository, Approvals, Judgement, Overtaken
 from app.storage.tools.catalog import CatalogRepository
@@ -57,3 +58,11 @@ async def test_an_entry_has_the_policy_of_its_backend_and_goes_with_it(catalog, 
     assert await catalog.get("acme", ["echo"]) == {}
     with pytest.raises(NotFound):
         await catalog.put("acme", "echo", "d", b"{}", NOTHING, NOW)
+
+
+async def test_an_entry_has_the_list_of_its_backend(catalog, backends):
+    await catalog.put("acme", "echo", "d", b"{}", NOTHING, NOW)
+    assert (await catalog.get("acme", ["echo"]))["echo"].access == ()
+    access = (AccessEntry(Who(group="a"), ("*",), limits=CallLimits(5)),)
+    await backends.replace("acme", replace(await backends.get("acme", "echo"), access=access))
+    assert (await catalog.get("acme", ["echo"]))["echo"].access == access

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from app.domain import BackendSpec, Member, Selection, Timeouts, Toolset
+from app.domain.resources.access import AccessEntry, CallLimits, Who
 from app.errors import BackendNotFound, ConcurrentChange, Conflict, NotFound
 from app.storage.tools.toolsets import ToolsetRepository
 
@@ -17,6 +18,7 @@ TOOLSET = BackendSpec(
     "",
     timeouts=Timeouts(call_s=7),
     toolset=Toolset("All", "Use it.", MEMBERS, "search", ("a*",), False, ("g*",)),
+    access=(AccessEntry(Who(person="bob"), ("e_*",), limits=CallLimits(60)), AccessEntry(Who(client="c"), ("x",))),
 )
 
 
