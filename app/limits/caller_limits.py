@@ -95,13 +95,14 @@ class Allowance:
         return self.minute, self.day
 
     @property
-    def limits(self) -> Iterator[tuple[str, Count, int]]:
+    def limits(self) -> list[tuple[str, Count, int]]:
         """Those that there are: name, count, and how often it may be used in its window."""
-        limits = self.entry.limits
+        limits, found = self.entry.limits, list[tuple[str, Count, int]]()
         if limits.requests_per_minute is not None:
-            yield "requests_per_minute", self.minute, limits.requests_per_minute
+            found.append(("requests_per_minute", self.minute, limits.requests_per_minute))
         if limits.calls_per_day is not None:
-            yield "calls_per_day", self.day, limits.calls_per_day
+            found.append(("calls_per_day", self.day, limits.calls_per_day))
+        return found
 
 
 class CallerLimits:

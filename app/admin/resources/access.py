@@ -93,7 +93,7 @@ async def _principal(access: Access, who: str, issuer: str | None, groups: froze
         return Principal(access.tenant, KEY_ISSUER if kind == "key" else CLIENT_ISSUER, name, frozenset())
     known = [each for each in await access.admin.people.of_subject(access.tenant, who) if issuer in (None, each.issuer)]
     if len({each.issuer for each in known}) > 1:
-        raise InvalidRequest(f"several issuers have a {who}: name one", field="issuer")
+        raise InvalidRequest(f"several issuers know a person {who}: name one", field="issuer")
     groups = groups.union(*(each.groups for each in known))
     named = issuer or (known[0].issuer if known else "")
     return Principal(access.tenant, named, who, frozenset(), groups=groups)

@@ -19,17 +19,23 @@ class CallerAccess:
         self, spec: BackendSpec, names: Sequence[str], view: View, caller: Identity, limits: CallerLimits
     ) -> None:
         self._tenant, self._caller, self._limits = spec.tenant, caller, limits
+        self._found = dict[tuple[Kind, Place, str], Sequence[Allowance]]()
         self._own, *self._members = zip(
             (f"toolsets/{spec.name}", *(f"backends/{name}" for name in names)), view, strict=True
         )
 
-    def allowances(self, kind: Kind, place: Place, shown: str) -> list[Allowance]:
+    def allowances(self, kind: Kind, place: Place, shown: str) -> Sequence[Allowance]:
         """For which a call of what is shown under this name counts; those without limits are left out."""
-        return [
-            self._limits.of(self._tenant, where, self._caller, entry)
-            for where, allowed, name in self._lists(place, shown)
-            if (number := allowed.entry(kind, name)) is not None and (entry := allowed.entries[number]).is_limited
-        ]
+        found = self._found.get((kind, place, shown))
+        if found is None:
+            found = [
+                self._limits.of(self._tenant, where, self._caller, entry)
+                for where, allowed, name in self._lists(place, shown)
+                if (number := allowed.entry(kind, name)) is not None and (entry := allowed.entries[number]).is_limited
+            ]
+            if kind != "resources":  # there are more URIs than there are names
+                self._found[kind, place, shown] = found
+        return found
 
     def spend(self, allowances: Sequence[Allowance]) -> None:
         """Raises RateLimited."""
