@@ -162,14 +162,16 @@ class Session:
         if Trigger.CONNECT not in TRANSITIONS[self.state]:
             raise InvalidMessage("the session is initialized already")
         self._follow(Trigger.CONNECT)
-        asked_at = time.monotonic()
-        lease = await self.connection.ask(source, self.spec, limits, self.principal)
+        asked_at, asked_for = time.monotonic(), self.principal
+        lease = await self.connection.ask(source, self.spec, limits, asked_for)
         if lease is None:
             raise self._closed_meanwhile()
         self._follow(Trigger.PROCESS)
         self.last_seen = time.monotonic()
         self.waited_s = self.last_seen - asked_at
         self.connection.attach(lease, self)
+        if self.principal is not asked_for:  # `known_as`, while there was no lease to tell
+            self.connection.caller_is(self.principal)
         if self.journal is not None:
             self.journal.attach(lease.record if isinstance(lease, RespawningConnection) else None)
 

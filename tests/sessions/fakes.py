@@ -74,6 +74,10 @@ class FakeLease:
         self.connection = connection
         self.released: list[str] = []
         self.shook_hands = self.was_probed = False
+        self.callers: list[Principal] = []
+
+    def caller_is(self, principal: Principal) -> None:
+        self.callers.append(principal)
 
     def probed(self) -> None:
         self.was_probed = True

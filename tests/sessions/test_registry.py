@@ -1,6 +1,7 @@
 """SessionRegistry: who finds which session, limits, and the end of all of them."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -390,3 +391,34 @@ async def test_a_change_that_was_held_back_is_told_although_no_call_runs(
     (change,) = session.streams.listen.take_all()
     assert isinstance(change, bytes)
     assert b"list_changed" in change
+
+
+async def test_a_session_is_in_the_groups_of_the_credential_that_was_used_last(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    session = await registry.open(principal, "acme", "echo", "streamable_http")
+    await registry.connect(session)
+    (lease,) = pool.leases
+    for groups in (frozenset({"a"}), frozenset({"a"}), frozenset({"a", "b"}), frozenset[str]()):
+        same = replace(principal, groups=groups, scopes=frozenset({"mcp:connect:echo"}), expires_at=1.0)
+        assert found(registry, session.id, same).principal == replace(principal, groups=groups)
+    assert [sorted(each.groups) for each in lease.callers] == [["a"], ["a", "b"], []]
+    with pytest.raises(SessionNotFound):
+        registry.get(session.id, replace(principal, subject="k2", groups=frozenset({"c"})), "acme", "echo")
+    assert (session.principal.groups, len(lease.callers)) == (frozenset(), 3)
+
+
+async def test_a_session_that_waits_for_its_process_hears_of_other_groups_too(
+    registry: SessionRegistry, principal: Principal, pool: FakePool
+) -> None:
+    pool.gate = anyio.Event()
+    session = await registry.open(replace(principal, groups=frozenset({"a"})), "acme", "echo", "http_sse")
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(registry.connect, session)
+            while not pool.waiting:
+                await anyio.lowlevel.checkpoint()
+            found(registry, session.id, principal)
+            pool.gate.set()
+    (lease,) = pool.leases
+    assert lease.callers == [principal]
