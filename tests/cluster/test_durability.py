@@ -406,3 +406,14 @@ def test_a_session_that_is_shown_only_some_of_the_tools_does_not_go_on_elsewhere
     assert is_durable(SPEC, DURABLE)
     for spec in (replace(SPEC, pin="block"), replace(SPEC, pin="warn"), replace(SPEC, selection=Selection(("a",)))):
         assert not is_durable(spec, DURABLE)
+
+
+async def test_the_groups_of_a_session_s_principal_go_with_it(pair: tuple[Node, Node]) -> None:
+    first, second = pair
+    old = await first.open()
+    old.known_as(replace(ALICE, groups=frozenset({"b", "a"})))
+    assert old.journal is not None
+    old.journal.changed()
+    await first.flush(old)
+    first.abandon()
+    assert (await second.take_over(old.id)).principal == replace(ALICE, groups=frozenset({"a", "b"}))

@@ -214,3 +214,13 @@ async def test_a_call_that_waits_for_what_the_gateway_asks_itself_is_not_sent_on
     await anyio.wait_all_tasks_blocked()  # the log level is set
     assert server.sent_with("tools/call") == server.sent_with("notifications/cancelled") == []
     assert await run(client, pool) is server
+
+
+async def test_a_principal_in_other_groups_has_a_process_for_these(
+    pool: ServerPool, sessionless: SessionlessRequests, principal: Principal
+) -> None:
+    """What a session may use depends on them."""
+    analyst = dataclasses.replace(principal, groups=frozenset({"analysts"}))
+    server = await run(Client(sessionless, analyst), pool)
+    assert await run(Client(sessionless, principal), pool) is not server
+    assert await run(Client(sessionless, dataclasses.replace(analyst, expires_at=9e9)), pool) is server

@@ -5,11 +5,14 @@ The store is a real Redis; writes are small, so that each event is one of its ow
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.cluster.routing.journal_stores import RedisJournalStore
+from app.domain import Principal
 from app.sessions.session import Session
 from app.sessions.streams import _replay as replay
 from app.sessions.streams import journal
@@ -223,3 +226,15 @@ async def test_numbers_of_an_owner_that_wrote_nothing_are_not_used_again(store: 
         assert resumed is not None
         news, said = await take(resumed, 2)
         assert (news["method"], said["params"]["n"]) == ("notifications/message", 6)
+
+
+def test_a_head_has_the_groups_of_its_principal_and_one_of_an_earlier_version_none():
+    head = journal.Head(
+        "acme", "echo", "acme", "https://idp.example", "bob", ["mcp:connect"], "streamable_http", "2025-11-25", 1.0, b"",
+        [], groups=["a", "b"],
+    )  # fmt: skip
+    bob = Principal("acme", "https://idp.example", "bob", frozenset({"mcp:connect"}), groups=frozenset({"a", "b"}))
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(head))
+    assert msgspec.convert(stored, journal.Head).principal == bob
+    del stored["groups"]
+    assert msgspec.convert(stored, journal.Head).principal == replace(bob, groups=frozenset())
