@@ -29,6 +29,7 @@ from app.cluster.reconcile import Reconciler
 from app.cluster.redis.connection import RedisConnection
 from app.cluster.routing.notices import Notices
 from app.domain import ApiKey, BackendSpec, Limits, Principal, Tenant
+from app.domain.resources.access import AccessEntry, Who
 from app.domain.resources.guides import GUIDES, Guide
 from app.domain.resources.recipes import RECIPES
 from app.errors import ConcurrentChange, Disabled, StorageUnavailable, Unauthenticated
@@ -545,3 +546,25 @@ def fails(error: Exception) -> Any:
         raise error
 
     return method
+
+
+async def test_sessions_end_that_were_opened_before_their_backend_had_a_list(url):
+    """Every call of theirs would reach it. Others are shown something else."""
+    async with nodes(url, None) as (one, two):
+        await one.backends.create("acme", BackendSpec("acme", "other", "/bin/cat"))
+        _, key = await one.new_key()
+        for node in (one, two):
+            await node.session(key)
+            await node.registry.open(await node.who(key), "acme", "other", "streamable")
+        spec = await one.backends.get("acme", "echo")
+        listed = replace(spec, access=(AccessEntry(Who(everyone=True), ("say",)),))
+        await one.backends.replace("acme", listed, act=act("backend.change", "backends/echo"))
+        for node in (one, two):
+            await until(lambda node=node: len(node.registry) == 1)
+            assert [each.spec.name for each in node.registry] == ["other"]
+            later = await node.session(key)
+            assert later.spec.is_toolset
+        spec = await one.backends.get("acme", "echo")
+        await one.backends.replace("acme", replace(spec, access=()), act=act("backend.change", "backends/echo"))
+        await one.changes.look()
+        assert len(one.registry) == 2

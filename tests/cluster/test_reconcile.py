@@ -10,6 +10,7 @@ import pytest
 from app.cluster._affected import EVERYTHING, Affected, Kind
 from app.cluster.reconcile import Reconciler
 from app.domain import BackendSpec, Limits, Selection, Tenant
+from app.domain.resources.access import AccessEntry, Who
 from app.errors import BackendNotFound, Disabled, NotFound, StorageUnavailable
 
 Identity = tuple[str, str, str]
@@ -193,6 +194,18 @@ async def test_one_whose_tools_are_chosen_or_pinned_stays_undisturbed(rig):
     rig.stores.specs[ECHO.key] = shown
     rig.node.known[ECHO.key], rig.node.sessions = ECHO, [(shown, ("acme", "key", "good"))]
     assert await rig.compare(CHANGED) == []
+
+
+@pytest.mark.parametrize("where", ["known", "sessions"])
+async def test_one_with_another_list_is_told_to_open_sessions_and_its_processes_stay(rig, where):
+    listed = replace(ECHO, access=(AccessEntry(Who(everyone=True), ("*",)),))
+    for before, now in ((ECHO, listed), (listed, ECHO), (listed, replace(listed, access=listed.access * 2))):
+        rig.stores.specs[ECHO.key] = now
+        rig.node.known[ECHO.key] = before if where == "known" else now
+        rig.node.sessions = [(before, ("acme", "key", "good"))] if where == "sessions" else []
+        assert await rig.compare(CHANGED) == [("access_changed", now)]
+        rig.node.known[ECHO.key], rig.node.sessions = now, []
+        assert await rig.compare(CHANGED) == []
 
 
 async def test_a_tenant_is_read_again_with_what_it_keeps_warm(rig):

@@ -230,8 +230,8 @@ async def test_numbers_of_an_owner_that_wrote_nothing_are_not_used_again(store: 
 
 def test_a_head_has_the_groups_of_its_principal_and_one_of_an_earlier_version_none():
     head = journal.Head(
-        "acme", "echo", "acme", "https://idp.example", "bob", ["mcp:connect"], "streamable_http", "2025-11-25", 1.0, b"",
-        [], groups=["a", "b"],
+        "acme", "echo", "acme", "https://idp.example", "bob", ["mcp:connect"], "streamable_http", "2025-11-25", 1.0,
+        b"", [], groups=["a", "b"],
     )  # fmt: skip
     bob = Principal("acme", "https://idp.example", "bob", frozenset({"mcp:connect"}), groups=frozenset({"a", "b"}))
     stored = msgspec.msgpack.decode(msgspec.msgpack.encode(head))
