@@ -6,6 +6,7 @@ found exactly once is an error.
 """
 
 from tests.mutations.fault import Fault
+from tests.mutations.faults_of_access import FAULTS_OF_ACCESS
 from tests.mutations.faults_of_administration import FAULTS_OF_ADMINISTRATION
 from tests.mutations.faults_of_backends import FAULTS_OF_BACKENDS
 from tests.mutations.faults_of_changes import FAULTS_OF_CHANGES
@@ -614,6 +615,7 @@ FAULTS = (
     *FAULTS_OF_NODES,
     *FAULTS_OF_IMAGES,
     *FAULTS_OF_PACKAGES,
+    *FAULTS_OF_ACCESS,
     *FAULTS_OF_ADMINISTRATION,
     *FAULTS_OF_BACKENDS,
     *FAULTS_OF_GROUPS,
