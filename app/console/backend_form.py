@@ -117,7 +117,7 @@ _PLACED = {
 }  # fmt: skip
 _KINDS = {
     "openapi": "document", "env": "pairs", "headers": "pairs", "url": "url", "warm": "number-or-word",
-    "sandbox.network": "network",
+    "access": "json", "sandbox.network": "network",
     "connect.ca": "document", "connect.certificate": "document", "connect.key": "document",
 }  # fmt: skip
 

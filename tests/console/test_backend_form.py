@@ -12,10 +12,12 @@ def test_every_member_has_a_field():
 
 
 def test_a_field_is_of_the_kind_of_its_member():
-    kinds = {name: FIELDS[name].kind for name in ("cwd", "args", "env", "rename", "limits.cpu", "warm", "openapi")}
+    kinds = {
+        name: FIELDS[name].kind for name in ("cwd", "args", "env", "rename", "limits.cpu", "warm", "openapi", "access")
+    }
     assert kinds == {
         "cwd": "text", "args": "lines", "env": "pairs", "rename": "json-members", "limits.cpu": "number",
-        "warm": "number-or-word", "openapi": "document",
+        "warm": "number-or-word", "openapi": "document", "access": "json",
     }  # fmt: skip
     assert FIELDS["broadcast"].kind == "flag"
     assert FIELDS["pin_minor"].choices == ("ask", "accept")  # the default is the first
