@@ -144,7 +144,7 @@ def empty(url: str) -> None:
         connection.execute("SET session_replication_role = origin")
         connection.execute("DELETE FROM tenants WHERE name <> 'default'")
         connection.execute("DELETE FROM api_keys; DELETE FROM backends; DELETE FROM issuers; DELETE FROM idempotency")
-        connection.execute("DELETE FROM secret_key_check")
+        connection.execute("DELETE FROM secret_key_check; DELETE FROM call_counts")
         connection.execute("UPDATE tenants SET limits = '{}', version = 1")
 
 

@@ -16,6 +16,7 @@ from tests.cluster.routing.rig import connected
 from tests.redis_servers import RedisServer
 
 LATER = int(time.time()) + 3600
+TOMORROW = (LATER // 86_400 + 1.5) * 86_400  # at noon: what ends then is kept by Redis
 BOB = ("acme", "key", "bob")
 ENTRY = AccessEntry(Who(everyone=True), ("*",), limits=CallLimits(calls_per_day=3))
 
@@ -55,8 +56,8 @@ async def told(nodes: Sequence[CallerLimits], counts: CallerCounts) -> None:
 
 
 async def test_nodes_share_what_a_caller_has_and_one_that_starts_later_knows_it(redis):
-    counts, noon = CallerCounts(redis), (LATER // 86_400 + 0.5) * 86_400
-    here, there, later = (CallerLimits(Metrics("test").rate_limited, lambda: noon) for _ in range(3))
+    counts = CallerCounts(redis)
+    here, there, later = (CallerLimits(Metrics("test").rate_limited, lambda: TOMORROW) for _ in range(3))
     for each in (here, there):
         each.spend([each.of("acme", "backends/db", BOB, ENTRY)])
     await told([here, there], counts)
@@ -68,8 +69,7 @@ async def test_nodes_share_what_a_caller_has_and_one_that_starts_later_knows_it(
 
 
 async def test_a_redis_that_is_away_is_told_when_it_is_back():
-    noon = (LATER // 86_400 + 0.5) * 86_400
-    limits = CallerLimits(Metrics("test").rate_limited, lambda: noon)
+    limits = CallerLimits(Metrics("test").rate_limited, lambda: TOMORROW)
     limits.spend([limits.of("acme", "backends/db", BOB, ENTRY)])
     with RedisServer() as server:
         async with connected(server.url) as redis:
