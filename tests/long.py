@@ -103,6 +103,7 @@ LONG = (
     "integration/test_remote_upstreams.py::test_many_sessions_stay_apart",
     "integration/test_sessionless.py::test_a_call_that_waits_for_its_client_does_not_hold_up_the_drain",
     "integration/test_sessionless.py::test_many_calls_that_are_asked_twice_get_their_own_results_and_abandoned_ones_give_their_process_back",
+    "integration/test_sign_in_nodes.py::test_a_day_of_refreshes_at_the_pace_of_a_provider",
     "integration/test_sign_in_nodes.py::test_each_refresh_of_many_succeeds_at_any_node",
     "integration/test_switched_off.py::test_a_client_of_the_old_transport_hears_it_on_its_stream",
     "integration/test_switched_off.py::test_a_node_that_starts_keeps_nothing_warm_of_a_tenant_that_is_off",

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
 import anyio
@@ -21,6 +22,7 @@ from app.domain.resources.members import plain
 from app.errors import GatewayError, LimitReached, RateLimited
 
 MAX_ALLOWANCES = 20_000  # that a node knows; the one that was used least recently is forgotten, and read again
+BATCH = 500  # of which the store is told at once
 LAST_S = 2.0  # for what is left to tell when the node stops
 
 Identity = tuple[str, str, str]
@@ -142,7 +144,8 @@ class CallerLimits:
             for count in each.counts:
                 count.used(now)
                 count.add()
-            self._changed[each.name] = each
+            if each.name in self._changed or len(self._changed) < MAX_ALLOWANCES:  # else with its next call
+                self._changed[each.name] = each
             self._has_changed.set()
 
     def _refusal(self, allowance: Allowance, limit: str, count: Count, allowed: int, now: float) -> RateLimited:
@@ -165,12 +168,14 @@ class CallerLimits:
                 await anyio.sleep(store.pause_s)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S):
-                await self.tell(store)
+                for _ in range(len(self._changed) // BATCH + 1):
+                    await self.tell(store)
 
     async def tell(self, store: CountStore) -> None:
         """Once. Does not raise where the store does not answer: then this node counts on alone."""
-        self._has_changed, changed = anyio.Event(), list(self._changed.values())
-        self._changed, now = dict[str, Allowance](), self._clock()
+        now, changed = self._clock(), [self._changed.pop(name) for name in list(islice(self._changed, BATCH))]
+        if not self._changed:
+            self._has_changed = anyio.Event()
         counts = [(each, count) for each in changed for count in each.counts]
         told = [(count, *count.tell(now)) for _, count in counts]
         asked = [

@@ -15,6 +15,7 @@ from tests.integration.clocks import Clock
 from tests.integration.gateway import ECHO, Endpoint, Gateway, until
 from tests.integration.nodes import Nodes, running_nodes
 from tests.integration.person import Person, Program
+from tests.integration.test_openid_provider import AtTheProvider, provider
 from tests.integration.test_sign_in import asked, connections
 
 pytestmark = pytest.mark.timeout(180)
@@ -108,6 +109,43 @@ async def test_each_refresh_of_many_succeeds_at_any_node(nodes: Nodes, clock: Cl
         assert run.ask(first, run.seen[-1]).json()["error"] == "invalid_grant"
         assert connections(endpoint) == []
         await until(lambda: run.status_at(first) == 401)
+
+
+def test_a_day_of_refreshes_at_the_pace_of_a_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_database: str
+) -> None:
+    """Every ten minutes of the gateway's clock, so that the provider is asked each time; a node dies in every sixth
+    hour, in the middle of a refresh."""
+    parts = (f"app.auth.authorization.{each}" for each in ("access_tokens", "people", "server"))
+    clock = Clock(tmp_path / "seconds", list(parts))
+    monkeypatch.setattr(Gateway, "FIRST", clock.first)
+    with running_nodes(tmp_path, postgres_database, 2, OUTBOUND_ALLOW="127.0.0.0/8") as nodes:
+        first, second = nodes.all
+        endpoint = first.endpoint(ECHO)
+        first.api("PATCH", f"/tenants/{endpoint.tenant}", {"sign_in": {}})
+        with httpx2.Client(timeout=30) as http, Browser(first) as browser, provider(first) as idp:
+            made = first.api("POST", f"/tenants/{endpoint.tenant}/issuers", idp.issuer())
+            program = Program(http, f"{first.url}/oauth/{endpoint.tenant}", endpoint.mcp)
+            run = Refreshing(endpoint, program, program.connected(AtTheProvider(browser, endpoint, made["id"])))
+            for turn in range(1, 24 * 6 + 1):
+                clock.is_ahead(turn * (10 * 60 + 1))
+                here, there = (first, second) if turn % 2 else (second, first)
+                if turn % 36 == 0:
+                    run.refresh_while_it_dies(second, first)
+                    second = nodes.replace(second)
+                else:
+                    run.refresh(here, again_at=there if turn % 5 == 0 else None)
+                if turn % 12 == 0:
+                    assert [run.status_at(each) for each in (first, second)] == [200, 200], turn
+            refreshed = [status for kind, status in idp.asked() if kind == "refresh_token"]
+            assert set(refreshed) == {200}
+            assert 24 * 6 <= len(refreshed) <= 24 * 6 + 8
+            assert len(connections(endpoint)) == 1
+            idp.has(bob=["people"])
+            clock.is_ahead(25 * 3600)
+            refused = run.ask(first, run.seen[-1])
+            assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+            assert connections(endpoint) == []
 
 
 async def test_of_two_that_use_one_refresh_token_at_once_both_get_the_same(nodes: Nodes) -> None:

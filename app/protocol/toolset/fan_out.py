@@ -61,13 +61,6 @@ MAX_TASKS = 1024  # whose member is remembered; the oldest is forgotten
 MAX_URIS = 256  # that a session may subscribe to
 RESOURCE_NOT_FOUND = -32002
 
-Count = Callable[[bytes, Kind, Place, str], GatewayError | None]  # of this call
-
-
-def uncounted(call: bytes, kind: Kind, place: Place, shown: str) -> None:
-    """Nothing has a limit."""
-
-
 _OURS = b'"toolset-'
 _ABOUT_RESOURCES = ("read", "subscribe", "unsubscribe")
 _ABOUT_TASKS = ("get", "result", "cancel", "update")
@@ -78,6 +71,13 @@ _CHANGES = {
     "notifications/prompts/list_changed": ("prompts/list",),
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
 }
+
+
+Count = Callable[[bytes, Kind, Place, str], GatewayError | None]  # of this call
+
+
+def uncounted(call: bytes, kind: Kind, place: Place, shown: str) -> None:
+    """Nothing has a limit."""
 
 
 class FanOut:
