@@ -119,13 +119,13 @@ class CallerLimits:
     def of(self, tenant: str, place: str, caller: Identity, entry: AccessEntry) -> Allowance:
         """What this caller has of this entry, whose `limits` may have changed."""
         name = _name(tenant, place, caller, entry)
-        found = self._known.pop(name, None)
+        found = self._known.pop(name, None) or self._changed.get(name)  # forgotten, and not told yet
         if found is None:
             found = Allowance(name, tenant, place, caller, entry)
-            if len(self._known) >= MAX_ALLOWANCES:
-                del self._known[next(iter(self._known))]
         elif found.entry != entry:
             found = replace(found, entry=entry)
+        if len(self._known) >= MAX_ALLOWANCES:
+            del self._known[next(iter(self._known))]
         self._known[name] = found
         return found
 

@@ -297,3 +297,35 @@ async def test_a_store_that_does_not_answer_does_not_keep_a_node_from_stopping(l
             await silent.told.wait()
             limits.spend([of(limits)])
             tasks.cancel_scope.cancel()
+
+
+def other(number: int) -> tuple[str, str, str]:
+    return "acme", "key", f"k{number}"
+
+
+async def test_the_store_is_told_of_so_many_at_once_and_of_all_at_the_end(limits, store, monkeypatch):
+    monkeypatch.setattr(caller_limits, "BATCH", 2)
+    for number in range(5):
+        limits.spend([of(limits, who=other(number))])
+    await limits.tell(store)
+    assert len(store.totals) == 4
+    store.pause_s = 1000.0
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            store.told = anyio.Event()
+            tasks.start_soon(limits.run, store)
+            await store.told.wait()
+            limits.spend([of(limits, who=other(5))])
+            tasks.cancel_scope.cancel()
+    assert len(store.totals) == 12
+    assert set(store.totals.values()) == {1}
+
+
+async def test_what_was_not_told_yet_outlives_what_is_known(limits, store, monkeypatch):
+    monkeypatch.setattr(caller_limits, "MAX_ALLOWANCES", 1)
+    limits.spend([of(limits)])
+    of(limits, who=EVE)
+    limits.spend([of(limits)])
+    assert spend_all(limits) == 1
+    await limits.tell(store)
+    assert set(store.totals.values()) == {3}
