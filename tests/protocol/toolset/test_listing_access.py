@@ -233,3 +233,14 @@ def test_what_no_member_lists_is_read_where_a_pattern_allows_it():
     assert listing.may_read(1, "file:///etc/passwd")
     assert listing.may_read(0, "note://red/1")
     assert listing.members[0].selection == Selection()
+
+
+def test_a_template_opens_what_a_pattern_lists_only():
+    """It is listed for its own text. A pattern for that is none for what it makes."""
+    general = [{"uriTemplate": "note://{+path}"}]
+    listing = ToolsetListing(
+        [member("red", may(resources=("note://{+path}", "note://open/*")), templates=general, resources=[])]
+    )
+    assert names(listing, "resourceTemplates", "uriTemplate") == ["note://{+path}"]
+    assert (listing.member_of_uri("note://open/7"), listing.member_of_uri("note://shut/7")) == (0, None)
+    assert not listing.may_read(0, "note://shut/7")
