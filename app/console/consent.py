@@ -17,7 +17,7 @@ from app.auth.authorization.server import AuthorizationServers, NotAsked
 from app.console.passage import is_same_origin
 from app.console.rest import Refused, Rest
 from app.console.sessions import SignedIn
-from app.console.signing import FOREIGN, Signing, form_of
+from app.console.signing import FOREIGN, Signing, form_of, person_of
 from app.console.visit import HEADERS, Templates
 from app.domain import Principal, is_name
 from app.domain.resources.clients import parsed_redirect
@@ -100,7 +100,7 @@ class Consent:
             if refused.status in (401, 403, 404):  # the key was revoked
                 return None, None
             raise
-        person = Principal(me["tenant"], me["issuer"], me["subject"], frozenset(me["scopes"]))
+        person = person_of(me)
         return (signed_in, person) if person.tenant == tenant else (None, None)
 
     def _page(self, ask: "Ask", signed_in: SignedIn, person: Principal) -> Response:

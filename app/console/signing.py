@@ -152,8 +152,7 @@ class Signing:
         me = await self._me(request, tenant, authorization)
         until = None if me["expires_at"] is None else datetime.fromisoformat(me["expires_at"])
         cookie = await self._sessions.begin(tenant or me["tenant"], authorization, until)
-        person = Principal(me["tenant"], me["issuer"], me["subject"], frozenset(me["scopes"]))
-        return SESSION.header(cookie, self._reached(request)), person
+        return SESSION.header(cookie, self._reached(request)), person_of(me)
 
     async def _me(self, request: Request, tenant: str, authorization: bytes) -> Any:
         nobody = SignedIn(tenant, authorization, "", b"", _NEVER)
@@ -170,6 +169,12 @@ class Signing:
         answer = self._templates.response("sign_in.html", values, status)
         answer.headers.update(_headers(to))
         return answer
+
+
+def person_of(me: Mapping[str, Any]) -> Principal:
+    """Whom REST has told of."""
+    who = me["tenant"], me["issuer"], me["subject"]
+    return Principal(*who, frozenset(me["scopes"]), groups=frozenset(me["groups"]))
 
 
 def _headers(to: str) -> Mapping[str, str]:

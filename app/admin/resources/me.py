@@ -22,6 +22,7 @@ class MeAnswer(BaseModel):
     issuer: str = Field(description="The issuer of the token; `key` for an API key.")
     subject: str = Field(description="The subject of the token, or the id of the API key.")
     scopes: list[str] = Field(description="As granted.")
+    groups: list[str] = Field(description="Those of the token that the issuer's `claims.map` has.")
     is_platform_admin: bool
     may: list[str] = Field(description="The scopes that it has in its tenant, also by implication.")
     expires_at: datetime | None = Field(description="When the credential expires.")
@@ -47,6 +48,7 @@ def _answer(principal: Principal) -> MeAnswer:
         issuer=principal.issuer,
         subject=principal.subject,
         scopes=sorted(principal.scopes),
+        groups=sorted(principal.groups),
         is_platform_admin=is_platform_admin(principal),
         may=sorted(scope for scope in Scope if has_scope(principal, principal.tenant, scope)),
         expires_at=None if expires_at is None else datetime.fromtimestamp(expires_at, UTC),
