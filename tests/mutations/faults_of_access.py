@@ -153,6 +153,13 @@ FAULTS_OF_ACCESS = (
         ("tests/auth/authorization/test_people.py",),
     ),
     Fault(
+        "who signs in with an identity provider is in no groups",
+        "app/console/signing.py",
+        ', groups=frozenset(me["groups"]))',
+        ")",
+        ("tests/console/test_signing.py",),
+    ),
+    Fault(
         "callers share a listing who are shown different things",
         ALLOWED,
         "isinstance(other, Allowed) and self.patterns == other.patterns",

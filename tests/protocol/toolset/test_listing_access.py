@@ -80,7 +80,8 @@ def test_what_one_of_the_lists_leaves_out_is_not_shown():
 def test_a_list_that_names_somebody_else_shows_nothing():
     for listing in (ToolsetListing([member("red", NOTHING)]), ToolsetListing([member("red")], allowed=NOTHING)):
         assert everything(listing) == [[], [], [], []]
-        assert listing.tool("red_read") is listing.prompt("red_ask") is listing.member_of_uri("note://red/1") is None
+        assert listing.tool("red_read") is listing.prompt("red_ask") is None
+        assert listing.member_of_uri("note://red/1") is None
         assert listing.is_closed(listing.members[0])
         assert not listing.may_read(0, "note://red/unlisted")
     one = ToolsetListing([member("red", NOTHING), member("blue", may(tools=("read",)))])
@@ -222,7 +223,8 @@ def test_a_list_holds_when_a_member_offers_something_else():
     more = offer("red", tools=[tool("read"), tool("write"), tool("new")], resources=[{"uri": "note://new"}])
     changed = finished(listing.with_offer(0, Known(more)))
     assert everything(changed) == [["red_read"], [], [], []]
-    assert changed.tool("red_new") is changed.member_of_uri("guide://g") is None
+    assert changed.tool("red_new") is None
+    assert changed.member_of_uri("guide://g") is None
     assert changed.allowed is listing.allowed
 
 
