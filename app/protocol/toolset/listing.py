@@ -1,5 +1,6 @@
 """ToolsetListing: what a toolset shows of its members, and which member has what. Made anew when something changes."""
 
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -29,6 +30,9 @@ TOOLS, PROMPTS, RESOURCES, TEMPLATES = LISTS
 MAX_VARIANTS = 8  # of what its tools are listed as: sessions of one toolset have one or two
 MAX_PROBLEMS = 20  # that are told
 ITEM_BYTES = 600  # what Python needs for each besides its text
+# `.` or `..` between separators, in each spelling that servers take for it: `note://open/*` is no pattern for what is
+# beside it.
+_leads_elsewhere = re.compile(r"(?:[/\\]|%2f|%5c)(?:\.|%2e){1,2}(?:[/\\?#]|%2f|%5c|$)", re.IGNORECASE).search
 FEW_TOOLS = 100  # with so many an index is made as soon as it is asked for: in 4 ms
 
 
@@ -290,6 +294,9 @@ class ToolsetListing:
         """Whether `access` lists a resource of this member for the caller, if it has any of this URI."""
         if self._uris_of_apps.get(uri) == member:
             return True
+        has_list = self.allowed is not None or self._all[member].allowed is not None
+        if has_list and self._uris.get(uri) != member and _leads_elsewhere(uri):
+            return False
         return uri not in self._unlisted_uris and finished(self._may("resources", member, uri, uri))
 
     def is_closed(self, member: Shown) -> bool:

@@ -246,3 +246,23 @@ def test_a_template_opens_what_a_pattern_lists_only():
     assert names(listing, "resourceTemplates", "uriTemplate") == ["note://{+path}"]
     assert (listing.member_of_uri("note://open/7"), listing.member_of_uri("note://shut/7")) == (0, None)
     assert not listing.may_read(0, "note://shut/7")
+
+
+@pytest.mark.parametrize("path", [
+    "open/../shut", "open/..", "open/%2e%2E/shut", "open/.%2e/shut", "open/..%2fshut", "open%2f..%2fshut", "open/./x",
+    "open/..\\shut", "open/..?x", "open/..#x",
+])  # fmt: skip
+def test_a_pattern_opens_no_path_that_a_server_may_read_as_another_one(path):
+    uri = f"note://all/{path}"
+    listing = ToolsetListing([member("red", may(resources=("note://all/open*",)), resources=[])])
+    assert not listing.may_read(0, uri)
+    assert ToolsetListing([member("red", resources=[])]).may_read(0, uri)
+    listed = member("red", may(resources=("note://all/open*",)), resources=[{"uri": uri}])
+    assert ToolsetListing([listed]).member_of_uri(uri) == 0  # as the server itself calls it
+    assert ToolsetListing([listed]).may_read(0, uri)
+
+
+@pytest.mark.parametrize("path", ["open/.x", "open/x.", "open/...", "open/a..b/c", "open/x?y=..", "open/..x"])
+def test_a_pattern_opens_paths_with_other_dots(path):
+    listing = ToolsetListing([member("red", may(resources=("note://all/open*",)), resources=[])])
+    assert listing.may_read(0, f"note://all/{path}")
