@@ -1,5 +1,6 @@
 """Assertions (RFC 7523): of clients that sign who they are, and of a provider about a person (ID-JAG)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,3 +152,11 @@ async def test_an_assertion_about_somebody_who_may_nothing_gives_nothing(job):
         assert (await exchanged(job, of_person(scope=scope))).body["error"] == "invalid_target"
     job.idp.records.clear()
     assert (await exchanged(job, of_person())).body["error"] == "invalid_grant"
+
+
+async def test_a_token_for_a_person_has_the_groups_of_the_assertion(job):
+    claims = {"groups": "groups", "map": {"analysts": []}}
+    job.idp.set(replace(job.idp.records["acme", ISS], claims=claims))
+    for sent, found in ((["analysts", "unknown"], {"analysts"}), ([], set())):
+        answered = await exchanged(job, of_person(groups=sent))
+        assert (await job.own.verify(answered.body["access_token"])).groups == found

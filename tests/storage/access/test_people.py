@@ -81,3 +81,12 @@ async def test_an_answer_is_written_unless_somebody_has_signed_in_since(reposito
     assert await repository.find(ALICE.identity) == newer
     await repository.told(replace(answer, subject="nobody"), asked_at)
     assert await repository.find(("acme", ALICE.issuer, "nobody")) is None
+
+
+async def test_whoever_has_signed_in_under_a_name_is_found_of_all_issuers(repository):
+    other = replace(ALICE, issuer="https://other.example", groups=frozenset())
+    for each in (ALICE, other, replace(ALICE, subject="bob"), replace(ALICE, tenant="zenith")):
+        await repository.put(each)
+    found = await repository.of_subject("acme", "alice")
+    assert sorted(found, key=lambda each: each.issuer) == [ALICE, other]
+    assert await repository.of_subject("acme", "nobody") == []
