@@ -48,7 +48,8 @@ def _of_client(text: str) -> str:
     if not is_key(text):
         if len(text) > MAX_CLIENT_SECRET:
             raise PydanticKnownError("string_too_long", {"max_length": MAX_CLIENT_SECRET})
-        return one_line(text)
+        line: str = one_line(text)
+        return line
     from app.auth.client_keys import ClientKey, KeyUnusable  # noqa: PLC0415 - 12 MB, where there is such a key
 
     try:
