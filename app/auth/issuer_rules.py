@@ -11,6 +11,7 @@ ALGORITHMS = frozenset({*RSA, *(name for names in CURVES.values() for name in na
 HMAC = "HS256"
 MAX_ISSUER = 512
 MIN_SECRET_BYTES = 32
+MAX_CLIENT_SECRET, MAX_CLIENT_KEY = 1024, 8192  # characters; RSA with 4096 bits and its certificate have 5,300
 
 
 def capped(scopes: Iterable[str], tenant: str, max_scopes: frozenset[str]) -> frozenset[str]:
@@ -30,6 +31,11 @@ def is_issuer(text: str) -> bool:
     """Whether this can be an `iss`. Not `key` or `cli`: these are issuers of principals without a token."""
     is_text = 0 < len(text) <= MAX_ISSUER and text.isascii() and text.isprintable() and " " not in text
     return is_text and not is_own_mark(text)
+
+
+def is_key(client_secret: str) -> bool:
+    """Whether the secret of a client is a key in PEM form, which is not sent, but signs who the client is."""
+    return "-----BEGIN " in client_secret
 
 
 def is_secret(text: str) -> bool:

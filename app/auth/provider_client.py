@@ -2,12 +2,14 @@
 
 import base64
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from app.auth.authenticator import MAX_CREDENTIAL_BYTES
+from app.auth.issuer_rules import is_key
 from app.auth.jwks import discovered, named_url
 from app.auth.outbound import Outbound
 from app.auth.outbound_urls import FetchRefused, parse_url
@@ -16,6 +18,7 @@ from app.auth.tokens import source_of
 from app.domain import Issuer, SignInClient
 
 MAX_REFRESH_TOKEN = 8192
+ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class ProviderRefused(Exception):
@@ -37,14 +40,15 @@ class ProviderTokens(NamedTuple):
 class ProviderClient:
     """Asks providers. Whatever it fetches goes through the guard of `Outbound`."""
 
-    def __init__(self, outbound: Outbound, sealer: Sealer) -> None:
-        self._outbound, self._sealer = outbound, sealer
+    def __init__(self, outbound: Outbound, sealer: Sealer, now: Callable[[], float] = time.time) -> None:
+        self._outbound, self._sealer, self._now = outbound, sealer, now
 
     async def address(self, issuer: Issuer, client: SignInClient, *, verifier: str, **asked: str) -> str:
         """Where a browser goes to sign in; `asked` are `redirect_uri` and `state`. Raises FetchFailed."""
         challenge = base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-        authorize = await self._named(issuer, "authorization_endpoint")
+        authorize = _endpoint(await self._metadata(issuer), "authorization_endpoint")
         query = {
+            **client.parameters,
             "response_type": "code",
             "client_id": client.client_id,
             "scope": client.scope,
@@ -76,15 +80,11 @@ class ProviderClient:
         return await self._tokens(issuer, client, {"grant_type": "refresh_token", "refresh_token": refresh_token})
 
     async def _tokens(self, issuer: Issuer, client: SignInClient, form: Mapping[str, str]) -> ProviderTokens:
-        url = await self._named(issuer, "token_endpoint")
-        secret = self._secret(issuer)
-        own = (
-            {"client_id": client.client_id}
-            if secret is None
-            else {"client_id": client.client_id, "client_secret": secret}
-        )
+        metadata = await self._metadata(issuer)
+        url = _endpoint(metadata, "token_endpoint")
+        own = self._proof(issuer, client, metadata, url)
         try:
-            answer: Any = json.loads(await self._outbound.post(url, {**form, **own}))
+            answer: Any = json.loads(await self._outbound.post(url, {**form, "client_id": client.client_id, **own}))
         except FetchRefused as refusal:
             raise _refused(refusal) from None
         except (ValueError, RecursionError):
@@ -98,6 +98,25 @@ class ProviderClient:
         )
         return ProviderTokens(token, refresh_token if is_kept else None)
 
+    def _proof(self, issuer: Issuer, client: SignInClient, metadata: Mapping[str, Any], url: str) -> dict[str, str]:
+        """What says, beside its id, that it is this client: nothing, its secret, or what its key has signed. Raises
+        ProviderRefused: we have none that can be used."""
+        secret = self._secret(issuer)
+        if secret is None:
+            return {}
+        if not is_key(secret):
+            return {"client_secret": secret}
+        from app.auth.client_keys import ClientKey, KeyUnusable  # noqa: PLC0415 - 12 MB, where there is such a key
+
+        listed = metadata.get("token_endpoint_auth_signing_alg_values_supported")
+        try:
+            # For the address that gets it: then it is good nowhere else, whatever address the metadata names. All of
+            # Entra ID, Okta and Keycloak take it; OpenID Connect Core 9: "should be the URL of the token endpoint".
+            assertion = ClientKey.read(secret).assertion(client.client_id, url, listed, self._now())
+        except KeyUnusable as problem:
+            raise ProviderRefused(f"our key for it cannot be used: {problem}") from None
+        return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}
+
     def _secret(self, issuer: Issuer) -> str | None:
         """Raises ProviderRefused: it cannot be decrypted."""
         if issuer.sealed_client_secret is None:
@@ -107,11 +126,16 @@ class ProviderClient:
         except SealBroken:
             raise ProviderRefused("our secret for it cannot be decrypted with this SECRET_KEY: set it again") from None
 
-    async def _named(self, issuer: Issuer, name: str) -> str:
-        """A URL of the provider's discovery document. Raises FetchFailed."""
-        url = named_url(await discovered(source_of(issuer), self._outbound.get), name)
-        parse_url(url)  # a browser and this gateway read it alike
-        return url
+    async def _metadata(self, issuer: Issuer) -> Mapping[str, Any]:
+        """The provider's discovery document. Raises FetchFailed."""
+        return await discovered(source_of(issuer), self._outbound.get)
+
+
+def _endpoint(metadata: Mapping[str, Any], name: str) -> str:
+    """A URL of a discovery document. Raises FetchFailed."""
+    url = named_url(metadata, name)
+    parse_url(url)  # a browser and this gateway read it alike
+    return url
 
 
 def client_secret_place(issuer: Issuer) -> str:

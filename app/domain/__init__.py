@@ -128,11 +128,13 @@ class ServedTenants:
 @dataclass(frozen=True, slots=True)
 class SignInClient:
     """The gateway as a client of an issuer (OpenID Connect, authorization code with PKCE). `token`: which of the tokens
-    that it gets is the credential. It has a secret where `Issuer.sealed_client_secret` is one."""
+    that it gets is the credential. It has a secret or a key where `Issuer.sealed_client_secret` is one. `parameters`:
+    what else its authorization request has."""
 
     client_id: str
     scope: str
     token: Literal["access_token", "id_token"]
+    parameters: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

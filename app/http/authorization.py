@@ -5,11 +5,13 @@ Who asks for an unknown tenant, or one that has no such server, gets the answer 
 """
 
 import json
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 
 from app.auth.authorization.addresses import Addresses
 from app.auth.authorization.clients import ClientRefused
@@ -21,6 +23,7 @@ from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
 from app.http.resource_metadata import path_of
 from app.limits.caller_rates import RateLimiter
+from app.limits.loop_shares import LoopShares
 
 MAX_FIELDS = 50
 # Browsers' programs may ask from any origin that the front lets in: no answer depends on a cookie.
@@ -32,15 +35,40 @@ _PREFLIGHT = {
     "Access-Control-Max-Age": "600",
 }
 
-router = APIRouter(include_in_schema=False)
+
+class _InItsShare(APIRoute):
+    """What anybody asks of a tenant's server has a share of the event loop of its own: it takes nothing from the calls
+    of that tenant, nor from those of others."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def in_its_share(request: Request) -> Response:
+            shares = _of(request).shares
+            whose = f"{request.path_params.get('tenant', '')} sign_in"  # the name of no tenant
+            if shares.is_over(whose):
+                await shares.enter(whose)
+            return await shares.charged(whose, handle(request))
+
+        return in_its_share
+
+
+router = APIRouter(include_in_schema=False, route_class=_InItsShare)
 
 
 class Authorization:
     """What the endpoints work with. It is `app.state.signing_in`."""
 
-    def __init__(self, servers: AuthorizationServers, refused: RateLimiter, registrations: RateLimiter) -> None:
+    def __init__(
+        self,
+        servers: AuthorizationServers,
+        refused: RateLimiter,
+        registrations: RateLimiter,
+        shares: LoopShares | None = None,
+    ) -> None:
         """`refused`: tries at the token endpoint, by address; those that succeed are given back."""
         self.servers, self.refused, self.registrations = servers, refused, registrations
+        self.shares = shares or LoopShares()
 
 
 @router.options("/oauth/{rest:path}")

@@ -7,11 +7,14 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from app.auth.authenticator import MAX_CREDENTIAL_BYTES
 from app.auth.outbound_urls import FetchFailed, FetchRefused
 from app.auth.provider_client import (
+    ASSERTION_TYPE,
     MAX_REFRESH_TOKEN,
     ProviderClient,
     ProviderRefused,
@@ -19,7 +22,9 @@ from app.auth.provider_client import (
     client_secret_place,
 )
 from app.domain import SignInClient
-from tests.auth.tokens import ISS, Record, sealer
+from tests.auth.test_client_keys import P256, pem, verified, with_certificate
+from tests.auth.test_jwks import RSA
+from tests.auth.tokens import ISS, Record, T, sealer
 
 CLIENT = SignInClient("gateway", "openid offline_access", "access_token")
 ISSUER = Record(jwks_url=None, discovery_url=ISS + "/.well-known/openid-configuration", sign_in=CLIENT)
@@ -53,7 +58,7 @@ def host() -> Host:
 @pytest.fixture
 def client(host: Host) -> ProviderClient:
     outbound: Any = host
-    return ProviderClient(outbound, sealer)
+    return ProviderClient(outbound, sealer, lambda: T)
 
 
 async def refused(client: ProviderClient, issuer: Record = ISSUER) -> ProviderRefused:
@@ -85,6 +90,57 @@ async def test_a_code_and_a_refresh_token_are_sent_to_the_token_endpoint_in_a_fo
         (ISS + "/token", {"grant_type": "refresh_token", "refresh_token": "old", "client_id": "gateway",
                           "client_secret": "secret"}),
     ]  # fmt: skip
+
+
+def holding(secret: str) -> Record:
+    """The provider, with this secret or key of the gateway's."""
+    return replace(ISSUER, sealed_client_secret=sealer.seal(secret.encode(), client_secret_place(ISSUER)))
+
+
+@pytest.mark.parametrize(("key", "listed"), [(RSA, ["PS256"]), (RSA, None), (P256, ["RS256", "ES256"])])
+async def test_a_key_signs_who_the_client_is_and_is_not_sent(host, client, key, listed):
+    host.found["token_endpoint_auth_signing_alg_values_supported"] = listed
+    await client.redeemed(holding(pem(key)), CLIENT, code="c", verifier="v", redirect_uri="https://gw/back")
+    await client.refreshed(holding(pem(key)), CLIENT, "r")
+    forms = [form for _, form in host.posted]
+    for form in forms:
+        assert form.keys().isdisjoint({"client_secret"})
+        assert (form["client_id"], form["client_assertion_type"]) == ("gateway", ASSERTION_TYPE)
+        algorithm = jwt.get_unverified_header(form["client_assertion"])["alg"]
+        assert algorithm in (listed or ["RS256"])
+        claims = verified(form["client_assertion"], key, algorithm, host.posted[0][0])
+        assert {**claims, "jti": ""} == {
+            "iss": "gateway", "sub": "gateway", "aud": ISS + "/token", "iat": T, "exp": T + 60, "jti": "",
+        }  # fmt: skip
+    assert forms[0]["client_assertion"] != forms[1]["client_assertion"]
+    assert {name: each for name, each in forms[1].items() if not name.startswith("client_")} == {
+        "grant_type": "refresh_token",
+        "refresh_token": "r",
+    }
+
+
+async def test_a_key_with_its_certificate_is_found_by_that(host, client):
+    await client.refreshed(holding(with_certificate(RSA)), CLIENT, "r")
+    header = jwt.get_unverified_header(host.posted[0][1]["client_assertion"])
+    assert (set(header), header["alg"]) == ({"alg", "typ", "x5t#S256"}, "PS256")
+
+
+async def test_a_key_that_the_provider_does_not_take_asks_it_for_nothing(host, client):
+    for text, words in (
+        (pem(ed25519.Ed25519PrivateKey.generate()), "the provider does not say that it takes EdDSA"),
+        ("-----BEGIN PRIVATE KEY-----", "it cannot be read: PKCS#8 in PEM form is expected"),
+    ):
+        error = await refused(client, holding(text))
+        assert (str(error), error.is_final) == (f"our key for it cannot be used: {words}", False)
+    assert host.posted == []
+
+
+async def test_parameters_of_an_issuer_are_sent_with_the_browser_and_replace_none_of_the_gateways(client):
+    more = replace(CLIENT, parameters={"access_type": "offline", "prompt": "consent", "state": "s", "scope": "all"})
+    address = await client.address(ISSUER, more, verifier="v", redirect_uri="https://gw/back", state="ours")
+    asked = parse_qs(urlsplit(address).query, strict_parsing=True)
+    assert (asked["access_type"], asked["prompt"]) == (["offline"], ["consent"])
+    assert (asked["state"], asked["scope"]) == (["ours"], ["openid offline_access"])
 
 
 async def test_a_secret_of_another_place_is_not_sent(host, client):

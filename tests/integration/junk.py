@@ -9,6 +9,7 @@ one: only those who send long methods and ask for sessions that there are not us
 
 import asyncio
 import itertools
+import json
 import os
 import random
 import secrets
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 ASK_EVERY_S = 0.2  # who gets answers asks so often on average: with 200 of them a thousand a second
+REGISTER_EVERY_S = 1.2  # who registers does so often on average: 200 of them 10,000 times a minute
 SEND_EVERY_S = 2.0  # who has a key sends a long body so often: ten megabytes a second
 LONG = "7" * 20_000
 INITIALIZE = (
@@ -121,6 +123,22 @@ class Junk:
             head = self.head(f"Authorization: Bearer {self.key}", session, f"Content-Length: {len(body)}")
             await self.ask(reader, writer, head + body)
 
+    async def registrations(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Programs that are never the same, and what programs ask next, from addresses that are never the same."""
+        server = f"/oauth/{self.path.split('/')[2]}"
+        while True:
+            name = secrets.token_hex(8)
+            program = {"client_name": name, "redirect_uris": [f"https://{name}.example/callback"]}
+            token = f"grant_type=refresh_token&refresh_token={name}&client_id={name}".encode()
+            asked = f"client_id={name}&response_type=code&redirect_uri=https://{name}.example/callback"
+            lines = "Content-Type: application/json", f"{server}/register", json.dumps(program).encode()
+            forms = "Content-Type: application/x-www-form-urlencoded", f"{server}/token", token
+            for kind, path, body in (lines, forms):
+                words = f"POST {path} HTTP/1.1\r\nHost: {self.host}\r\n{kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+                await self.ask(reader, writer, words.encode() + body, REGISTER_EVERY_S)
+            words = f"GET {server}/authorize?{asked} HTTP/1.1\r\nHost: {self.host}\r\n\r\n"
+            await self.ask(reader, writer, words.encode(), REGISTER_EVERY_S)
+
     # --- what they have in common
 
     def head(self, *lines: str) -> bytes:
@@ -128,12 +146,14 @@ class Junk:
         every = (f"POST {self.path} HTTP/1.1", *([] if own_host else [f"Host: {self.host}"]))
         return "\r\n".join([*every, "Content-Type: application/json", *lines, "", ""]).encode()
 
-    async def ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
+    async def ask(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes, every_s: float = ASK_EVERY_S
+    ) -> None:
         """One request and its answer."""
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-        await self.pause(ASK_EVERY_S)
+        await self.pause(every_s)
 
     async def flood(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lot: bytes) -> None:
         """The same again and again, as fast as it is taken; what is answered is read."""
@@ -166,7 +186,9 @@ async def come_again(junk: Junk, send: Send, again_s: float, connected: asyncio.
     host, port = junk.host.split(":")
     while True:
         with suppress(OSError, asyncio.IncompleteReadError, ValueError):
-            reader, writer = await asyncio.open_connection(host, int(port))
+            there = (f"127.{random.randrange(1, 255)}.{random.randrange(256)}.{random.randrange(1, 255)}", 0)
+            local = there if send.__name__ == "registrations" else None
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=local)
             connected.release()
             try:
                 await send(reader, writer)

@@ -12,8 +12,11 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from app.console.issuer_sign_in import DONE
+from tests.auth.test_client_keys import ED, P256, pem, public
+from tests.auth.test_jwks import RSA
 from tests.console.browser import Browser
 from tests.integration.clocks import Clock
 from tests.integration.gateway import ECHO, ROOT, Endpoint, Gateway
@@ -80,9 +83,12 @@ class Provider:
 
 
 @contextmanager
-def provider(gateway: Gateway) -> Iterator[Provider]:
-    secret = secrets.token_urlsafe(32)
+def provider(gateway: Gateway, key: Any = None) -> Iterator[Provider]:
+    """With a key the client of the gateway signs who it is."""
+    secret = secrets.token_urlsafe(32) if key is None else pem(key)
     command = ["node", str(ROOT / "tests/npm/provider.mjs"), CLIENT, secret, gateway.url + DONE]
+    if key is not None:
+        command[3:] = ["", gateway.url + DONE, public(key)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -192,6 +198,28 @@ def test_a_provider_that_does_not_answer_is_trusted_for_an_hour(
     refused = program.refresh(kept.json()["refresh_token"])
     assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
     assert [each["subject"] for each in connections(endpoint)] == ["alice"]  # it may answer again
+
+
+@pytest.mark.parametrize("key", [RSA, P256, ED], ids=["RSA", "P-256", "Ed25519"])
+def test_a_key_in_the_place_of_the_secret_signs_people_in_and_asks_for_them_again(
+    clocked: Clocked, endpoint: Endpoint, program: Program, key: Any
+) -> None:
+    clocked.is_later(0)
+    with provider(clocked, key) as idp, Browser(clocked) as browser:
+        made = clocked.api("POST", f"/tenants/{endpoint.tenant}/issuers", idp.issuer())
+        tokens = program.connected(AtTheProvider(browser, endpoint, made["id"]))
+        for minutes in (11, 22):
+            clocked.is_later(minutes)
+            tokens = program.refresh(tokens["refresh_token"]).json()
+            assert asked(endpoint, tokens["access_token"]).status_code == 200
+        assert idp.asked() == [("authorization_code", 200), ("refresh_token", 200), ("refresh_token", 200)]
+        other = {"sign_in": {"client_secret": pem(ec.generate_private_key(ec.SECP256R1()))}}
+        clocked.api("PATCH", f"/tenants/{endpoint.tenant}/issuers/{made['id']}", other)
+        with pytest.raises(AssertionError, match="has not let you in"):
+            AtTheProvider(browser, endpoint, made["id"])._signed_in(
+                f"/console/sign-in?to=/console&tenant={endpoint.tenant}"
+            )
+        assert idp.asked()[3:] == [("authorization_code", 401)]
 
 
 def test_who_is_not_let_in_there_is_told_so(clocked: Clocked, endpoint: Endpoint, idp: Provider) -> None:

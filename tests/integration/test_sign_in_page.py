@@ -30,7 +30,7 @@ def test_every_command_of_the_page_about_sign_in_prints_what_it_says(
         for name, text in tokens.items():
             (tmp_path / f"{name}.jwt").write_text(text + "\n")
         steps = steps_of(PAGE.read_text().replace(ACME, acme.url).replace(TEAMS, teams.url))
-        assert sum(bool(step.expected) for step in steps) == len(steps) == 7
+        assert sum(bool(step.expected) for step in steps) == len(steps) == 8
         with running_gateway(tmp_path / "data", OUTBOUND_ALLOW="127.0.0.0/8") as gateway:
             outputs = run(steps, {"TRUNKLINE_URL": gateway.url, "TRUNKLINE_KEY": gateway.admin_key}, tmp_path)
     finally:

@@ -3,11 +3,12 @@
 import json
 import math
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import httpx2
 import psutil
 import pytest
 
+from app.storage.access.connections import MAX_REGISTERED
 from tests.integration.gateway import ECHO, Endpoint, Gateway, running_gateway, until
 from tests.integration.wire import wire
 
@@ -25,6 +27,7 @@ READY_S = 60.0
 KINDS = (
     "pipelines", "patient_pipelines", "long_heads", "half_heads", "silence", "slow_bodies", "small_chunks",
     "endless_bodies", "empty_lines", "long_values", "long_methods", "bad_keys", "unknown_sessions",
+    "registrations",
 )  # fmt: skip
 GROWTH_MIB = 32
 TIMES_SLOWER = 3.0
@@ -107,6 +110,7 @@ class Resources:
 async def dose(gateway: Gateway, kinds: str, number: int, seconds: float) -> dict[str, Any]:
     """Junk with honest clients beside it: nobody of them is refused, and nothing of it is left. Returns figures."""
     clients, others = gateway.endpoint(ECHO), gateway.endpoint(ECHO)
+    gateway.api("PATCH", f"/tenants/{others.tenant}", {"sign_in": {}})
     with honest(clients, 4) as measured:
         before = Resources(gateway)
         await anyio.sleep(min(seconds, CALM_S))
@@ -124,7 +128,11 @@ async def dose(gateway: Gateway, kinds: str, number: int, seconds: float) -> dic
     assert sum(act.kind == "visit" for act in acts) >= 2
     calm = [act.seconds for act in acts if act.kind == "call" and act.began_at < began_at]
     busy = [act.seconds for act in acts if act.kind == "call" and started_at <= act.began_at < ended_at]
+    with closing(sqlite3.connect(gateway.data_dir / "trunkline.db")) as database:
+        (registered,) = database.execute("select count(*) from clients").fetchone()
+    assert registered <= MAX_REGISTERED
     return {
+        "registered": registered,
         "calls": (len(calm), len(busy)),
         "p99_ms": (round(p99(calm) * 1000, 1), round(p99(busy) * 1000, 1)),
         "times_slower": round(p99(busy) / p99(calm), 2),

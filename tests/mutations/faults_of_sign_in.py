@@ -8,12 +8,16 @@ TOKENS = "app/auth/authorization/access_tokens.py"
 CLIENTS = "app/auth/authorization/clients.py"
 PEOPLE = "app/auth/authorization/people.py"
 REDIRECTS = "app/domain/resources/clients.py"
+KEYS = "app/auth/client_keys.py"
+PROVIDER = "app/auth/provider_client.py"
 STORED = "app/storage/access/connections.py"
 FLOW = ("tests/auth/authorization/test_server.py",)
 MADE = ("tests/auth/authorization/test_access_tokens.py",)
 KNOWN = ("tests/auth/authorization/test_clients.py",)
 ASSERTED = ("tests/auth/authorization/test_assertions.py",)
 THERE = ("tests/auth/authorization/test_people.py",)
+SIGNED = ("tests/auth/test_client_keys.py",)
+ASKED = ("tests/auth/test_provider_client.py",)
 ROWS = ("tests/storage/access/test_connections.py",)
 
 FAULTS_OF_SIGN_IN = (
@@ -292,10 +296,59 @@ FAULTS_OF_SIGN_IN = (
     ),
     Fault(
         "a secret of the gateway that has run out ends all that people have connected",
-        "app/auth/provider_client.py",
+        PROVIDER,
         'is_final=error == "invalid_grant")',
         "is_final=True)",
-        ("tests/auth/test_provider_client.py",),
+        ASKED,
+    ),
+    Fault(
+        "an assertion of the gateway is for any provider",
+        KEYS,
+        '            "aud": audience,\n',
+        "",
+        SIGNED,
+    ),
+    Fault(
+        "an assertion of the gateway is good for ever",
+        KEYS,
+        '            "exp": int(now) + LIFE_S,\n',
+        "",
+        SIGNED,
+    ),
+    Fault(
+        "an assertion of the gateway is the same each time",
+        KEYS,
+        "secrets.token_urlsafe(24)",
+        '"one"',
+        SIGNED,
+    ),
+    Fault(
+        "a key of the gateway is sent as if it were a secret",
+        PROVIDER,
+        "if not is_key(secret):",
+        "if True:",
+        ASKED,
+    ),
+    Fault(
+        "a key of the gateway is sent besides what it has signed",
+        PROVIDER,
+        'return {"client_assertion_type"',
+        'return {"client_secret": secret, "client_assertion_type"',
+        ASKED,
+    ),
+    Fault(
+        "a parameter of an issuer replaces the state of a sign-in",
+        PROVIDER,
+        "            **asked,\n",
+        "            **asked,\n            **client.parameters,\n",
+        ASKED,
+    ),
+    Fault(
+        "numbers that are no RSA key are calculated with",
+        KEYS,
+        "if numbers.p * numbers.q != modulus or",
+        "if",
+        SIGNED,
     ),
     Fault(
         "a connection gets what its person was given since",

@@ -1,17 +1,23 @@
 // A real OpenID provider on loopback, driven by tests/integration/test_openid_provider.py:
 //
-//     node provider.mjs CLIENT_ID CLIENT_SECRET REDIRECT_URI
+//     node provider.mjs CLIENT_ID CLIENT_SECRET REDIRECT_URI [PUBLIC_KEY]
+//
+// With a public key (PEM) the client has no secret, but signs who it is (`private_key_jwt`).
 //
 // Writes its issuer on one line of stdout. POST /test/accounts has the people, as {NAME: [GROUP, …]}: who is not among
 // them any more is gone, with all that was granted to them. POST /test/tokens answers what the token endpoint was asked
 // so far: the grant type and the status of each answer. People sign in with the form at /interaction/….
 
-import { randomBytes } from "node:crypto";
+import { createPublicKey, randomBytes } from "node:crypto";
 import { createServer } from "node:http";
-import { exportJWK, generateKeyPair } from "jose";
+import { calculateJwkThumbprint, exportJWK, generateKeyPair } from "jose";
 import Provider from "oidc-provider";
 
-const [clientId, clientSecret, redirectUri] = process.argv.slice(2);
+const [clientId, clientSecret, redirectUri, publicKey] = process.argv.slice(2);
+const jwk = publicKey && createPublicKey(publicKey).export({ format: "jwk" });
+const credential = jwk
+  ? { jwks: { keys: [{ ...jwk, kid: await calculateJwkThumbprint(jwk) }] }, token_endpoint_auth_method: "private_key_jwt" }
+  : { client_secret: clientSecret, token_endpoint_auth_method: "client_secret_post" };
 const { privateKey } = await generateKeyPair("RS256", { extractable: true });
 let accounts = {};
 const granted = new Map(); // by grant id: whose
@@ -24,10 +30,9 @@ const provider = new Provider(issuer, {
   clients: [
     {
       client_id: clientId,
-      client_secret: clientSecret,
+      ...credential,
       redirect_uris: [redirectUri],
       grant_types: ["authorization_code", "refresh_token"],
-      token_endpoint_auth_method: "client_secret_post",
     },
   ],
   jwks: { keys: [{ ...(await exportJWK(privateKey)), use: "sig", alg: "RS256", kid: "one" }] },

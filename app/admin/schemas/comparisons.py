@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from app.admin.schemas._upstream import MAX_HEADERS, ConnectKey, HeaderName, HeaderValue, ProxyAuth
 from app.admin.schemas.backends import EnvName, EnvValue
 from app.admin.schemas.fields import Strict
+from app.auth.issuer_rules import MAX_CLIENT_KEY
 from app.auth.outbound_urls import MAX_URL
 from app.domain.resources.backends import MAX_ARGS_BYTES
 
@@ -44,7 +45,7 @@ class BackendComparison(Strict):
 class SecretOfSignIn(Strict):
     """The secret of `sign_in`."""
 
-    client_secret: Annotated[str, StringConstraints(max_length=1024)] | None = None
+    client_secret: Annotated[str, StringConstraints(max_length=MAX_CLIENT_KEY)] | None = None
 
 
 class IssuerComparison(Strict):

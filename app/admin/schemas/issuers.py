@@ -5,11 +5,21 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from app.admin.schemas.declared import DeclaredBody, patches
 from app.admin.schemas.fields import Answer, KnownScope, Name, SortedTexts, Strict, no_items, one_line
-from app.auth.issuer_rules import ALGORITHMS, HMAC, MAX_ISSUER, capped, is_issuer, is_secret
+from app.auth.issuer_rules import (
+    ALGORITHMS,
+    HMAC,
+    MAX_CLIENT_KEY,
+    MAX_CLIENT_SECRET,
+    MAX_ISSUER,
+    capped,
+    is_issuer,
+    is_key,
+    is_secret,
+)
 from app.domain import DEFAULT_TENANT, Issuer, Scope, ServedTenants, TenantGrant, is_own_mark
 
 
@@ -34,6 +44,28 @@ def _strong(text: str) -> str:
     return text
 
 
+def _of_client(text: str) -> str:
+    if not is_key(text):
+        if len(text) > MAX_CLIENT_SECRET:
+            raise PydanticKnownError("string_too_long", {"max_length": MAX_CLIENT_SECRET})
+        line: str = one_line(text)
+        return line
+    from app.auth.client_keys import ClientKey, KeyUnusable  # noqa: PLC0415 - 12 MB, where there is such a key
+
+    try:
+        ClientKey.read(text)
+    except KeyUnusable as error:
+        words = {"problem": str(error)}
+        raise PydanticCustomError("client_key", "is a key that cannot be used: {problem}", words) from None
+    return text
+
+
+def _not_ours(name: str) -> str:
+    if name in _OURS:
+        raise PydanticCustomError("parameter", "is a parameter that the gateway sets itself")
+    return name
+
+
 MAX_GROUPS = 100
 MAX_TENANTS = 200  # entries of a list
 MAX_CLAIMS_BYTES = 32 * 1024
@@ -49,10 +81,19 @@ Secret = Annotated[
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
 ClientSecret = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=1024),
-    AfterValidator(one_line),
-    Field(description="Of a confidential client. Write-only: answers say `has_client_secret`."),
+    StringConstraints(min_length=1, max_length=MAX_CLIENT_KEY),
+    AfterValidator(_of_client),
+    Field(
+        description="Of a confidential client: a secret of one line, 1024 characters at most; or a private key in PEM "
+        "form (RSA, P-256 or Ed25519), perhaps with its certificate: then the gateway signs who it is "
+        "(`private_key_jwt`). Write-only: answers say `has_client_secret`."
+    ),
 ]
+_OURS = frozenset({"response_type", "response_mode", "client_id", "redirect_uri", "scope", "state", "nonce", "request",
+                   "request_uri", "code_challenge", "code_challenge_method", "client_secret"})  # fmt: skip
+Parameter = Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9_]{0,63}$"), AfterValidator(_not_ours)]
+Asked = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(one_line)]
+MAX_PARAMETERS = 16
 Audience = Annotated[
     list[Annotated[str, StringConstraints(min_length=1, max_length=512), AfterValidator(one_line)]],
     Field(max_length=16, description="`aud` must contain one of these; empty: the URL of the endpoint."),
@@ -126,6 +167,12 @@ class SignInBody(Strict):
         default="access_token", description="Which token is the credential; it is checked like any other."
     )
     client_secret: ClientSecret | None = None
+    parameters: dict[Parameter, Asked] = Field(
+        default_factory=dict,
+        max_length=MAX_PARAMETERS,
+        description="What else people are sent to the provider with.",
+        examples=[{"access_type": "offline", "prompt": "consent"}],
+    )
 
 
 class SignInPatch(Strict):
@@ -135,6 +182,7 @@ class SignInPatch(Strict):
     scope: str | None = None
     token: Literal["access_token", "id_token"] | None = None
     client_secret: ClientSecret | None = None
+    parameters: dict[Parameter, Asked | None] | None = Field(default=None, max_length=2 * MAX_PARAMETERS)
 
 
 class IssuerBody(DeclaredBody):
@@ -234,7 +282,10 @@ class SignInAnswer(Answer):
     client_id: str
     scope: str
     token: str
-    has_client_secret: bool = Field(False, description="Whether the gateway has a secret for it, which is not shown.")
+    has_client_secret: bool = Field(
+        False, description="Whether the gateway has a secret or a key for it, which is not shown."
+    )
+    parameters: dict[str, str]
 
 
 def _tenants(served: object) -> object:

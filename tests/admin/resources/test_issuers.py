@@ -2,9 +2,12 @@
 
 import pytest
 
+from app.auth.issuer_rules import MAX_CLIENT_KEY
 from app.auth.provider_client import client_secret_place
 from app.auth.tokens import place_of
 from app.domain.resources.backends import HIDDEN
+from tests.auth.test_client_keys import P256, SHORT, pem, public, with_certificate
+from tests.auth.test_jwks import RSA
 
 PATH = "/api/v1/tenants/acme/issuers"
 ISS = "https://idp.example.com"
@@ -277,7 +280,13 @@ async def client_secret(rig, issuer_id, tenant="acme"):
 async def test_a_client_secret_is_stored_sealed_and_never_shown(rig):
     made = await create(rig, WEB)
     path, issuer_id = made.headers["Location"], made.json()["id"]
-    sign_in = {"client_id": "gw", "scope": "openid", "token": "access_token", "has_client_secret": True}
+    sign_in = {
+        "client_id": "gw",
+        "scope": "openid",
+        "token": "access_token",
+        "has_client_secret": True,
+        "parameters": {},
+    }
     answers = [made, await rig.ask("GET", path), await rig.ask("PATCH", path, {"audience": ["a"]})]
     assert [answer.json()["sign_in"] for answer in answers] == [sign_in] * 3
     answers += [await rig.ask("GET", PATH), await rig.ask("GET", "/api/v1/tenants/acme/audit")]
@@ -297,7 +306,8 @@ async def test_a_client_secret_stays_until_another_one_or_null_is_sent(rig):
     await rig.ask("PATCH", path, {"sign_in": {"client_secret": "another one"}})
     assert await client_secret(rig, issuer_id) == "another one"
     gone = (await rig.ask("PATCH", path, {"sign_in": {"client_secret": None}})).json()["sign_in"]
-    assert gone == {"client_id": "other", "scope": "openid", "token": "access_token", "has_client_secret": False}
+    left = {"client_id": "other", "scope": "openid", "token": "access_token", "parameters": {}}
+    assert gone == {**left, "has_client_secret": False}
     assert await client_secret(rig, issuer_id) is None
     await rig.ask("PATCH", path, {"sign_in": {"client_secret": "a third one"}})
     assert await client_secret(rig, issuer_id) == "a third one"
@@ -347,6 +357,65 @@ async def test_a_wrong_client_secret_is_refused_and_not_repeated(untouched, secr
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == ["#/sign_in/client_secret"]
     assert "xxx" not in answer.text
+
+
+@pytest.mark.parametrize("text", [pem(RSA), with_certificate(RSA), pem(P256), "kid: one\n" + pem(P256)])
+async def test_a_client_secret_may_be_a_key(rig, text):
+    made = await create(rig, {**WEB, "sign_in": {"client_id": "gw", "client_secret": text}})
+    path, issuer_id = made.headers["Location"], made.json()["id"]
+    assert made.json()["sign_in"]["has_client_secret"] is True
+    assert await client_secret(rig, issuer_id) == text
+    await rig.ask("PATCH", path, {"sign_in": {"client_secret": "a secret"}})
+    assert await client_secret(rig, issuer_id) == "a secret"
+    changed = await rig.ask("PATCH", path, {"sign_in": {"client_secret": text}})
+    assert await client_secret(rig, issuer_id) == text
+    compared = await rig.ask("POST", f"{path}:compare", {"sign_in": {"client_secret": text}})
+    assert compared.json() == {"different": []}
+    trail = await rig.ask("GET", "/api/v1/tenants/acme/audit")
+    secret = text.splitlines()[4]
+    assert secret not in made.text + changed.text + trail.text + (await rig.ask("GET", path)).text
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (public(RSA), "is a key that cannot be used: it is no private key"), (pem(RSA, password=b"x"), "it is encrypted"),
+    (pem(SHORT), "RSA must have 2048 to 4096 bits"), (pem(RSA)[:1000], "it cannot be read"),
+    (pem(RSA) + " " * MAX_CLIENT_KEY, "8192 characters"),
+])  # fmt: skip
+async def test_a_key_that_cannot_sign_is_refused_and_not_repeated(rig, text, words):
+    refused = [await rig.ask("POST", PATH, {**WEB, "sign_in": {"client_id": "gw", "client_secret": text}})]
+    path = (await create(rig, WEB)).headers["Location"]
+    refused += [await rig.ask("PATCH", path, {"sign_in": {"client_secret": text}})]
+    for answer in refused:
+        assert answer.status_code == 422
+        [error] = answer.json()["errors"]
+        assert error["pointer"] == "#/sign_in/client_secret"
+        assert words in error["detail"]
+        assert text.splitlines()[1] not in answer.text
+
+
+async def test_a_sign_in_has_parameters_which_a_patch_adds_and_removes(rig):
+    offline = {"access_type": "offline", "prompt": "consent"}
+    made = await create(rig, {**WEB, "sign_in": {"client_id": "gw", "parameters": offline}})
+    assert made.json()["sign_in"]["parameters"] == offline
+    path = made.headers["Location"]
+    assert (await rig.ask("GET", path)).json()["sign_in"]["parameters"] == offline
+    for patch, left in (
+        ({"prompt": None, "hd": "example.com"}, {"access_type": "offline", "hd": "example.com"}),
+        ({}, {"access_type": "offline", "hd": "example.com"}),
+        (None, {}),
+    ):
+        changed = await rig.ask("PATCH", path, {"sign_in": {"parameters": patch}})
+        assert changed.json()["sign_in"]["parameters"] == left
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("state", "x"), ("redirect_uri", "https://evil.example"), ("response_mode", "form_post"), ("Prompt", "x"),
+    ("a b", "x"), ("prompt", ""), ("prompt", "x" * 257), ("prompt", "a\nb"), ("prompt", 1),
+])  # fmt: skip
+async def test_a_parameter_that_the_gateway_sets_or_that_is_none_is_refused(untouched, name, value):
+    answer = await untouched.ask("POST", PATH, {**WEB, "sign_in": {"client_id": "gw", "parameters": {name: value}}})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"].startswith("#/sign_in/parameters")
 
 
 async def test_nobody_sends_whether_there_is_a_client_secret(untouched):

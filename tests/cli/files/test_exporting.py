@@ -26,6 +26,7 @@ from app.cli.files.kinds import KINDS, Kind
 from app.cli.files.plan import make_plan
 from app.cli.rest import Rest
 from tests.admin.rig import Rig, open_rig
+from tests.auth.test_client_keys import P256, pem, with_certificate
 from tests.certificates import authority, issued
 from tests.databases import migrated_file
 from tests.protocol.toolset.offers import offer, tool
@@ -64,7 +65,7 @@ BASES: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"algorithms": ["RS256"], "discovery_url": "https://a.example/d", "sign_in": {"client_id": "x"}},
         {
             "algorithms": ["RS256"], "discovery_url": "https://a.example/d",
-            "sign_in": {"client_id": "x", "client_secret": "s"},
+            "sign_in": {"client_id": "x", "client_secret": "s", "parameters": {"prompt": "010"}},
         },
     ),
 }  # fmt: skip
@@ -218,6 +219,29 @@ def test_another_client_secret_is_noticed_and_sent_and_one_that_the_file_has_not
     assert steps(moved) == [["sign_in.has_client_secret"]]
     assert steps(moved) == []
     assert steps(moved, reference, OF_CLIENT="the first") == [["sign_in.has_client_secret"]]
+
+
+def test_a_key_comes_from_a_file_and_parameters_go_that_the_file_has_not(gateways, tmp_path: Path) -> None:
+    here, _ = gateways
+    here.ask("POST", "/tenants", {"name": "keyed"})
+    file, key = tmp_path / "gateway.yaml", tmp_path / "gateway.pem"
+
+    def steps(**parameters: str) -> list[Sequence[str]]:
+        client = {"client_id": "x", "client_secret": "${file:gateway.pem}", "parameters": parameters}
+        issuer = {"algorithms": ["RS256"], "discovery_url": "https://a.example/d", "sign_in": client}
+        file.write_text(json.dumps({"tenants": {"keyed": {"issuers": {"https://a.example": issuer}}}}))
+        plan = make_plan(here, read_files([str(file)], {}), prune=True)
+        carry_out(here, plan, begin=_quiet, say=_quiet)
+        return [sorted(change.path for change in step.changes) for step in plan.steps]
+
+    key.write_text(with_certificate(P256))
+    assert len(steps(prompt="consent", access_type="offline")) == 1
+    assert steps(prompt="consent", access_type="offline") == []
+    assert steps(prompt="none") == [["sign_in.parameters.access_type", "sign_in.parameters.prompt"]]
+    assert steps(prompt="none") == []
+    key.write_text(pem(P256))
+    assert steps() == [["sign_in.client_secret", "sign_in.parameters.prompt"]]
+    assert steps() == []
 
 
 def _stored(tenant: CurrentTenant) -> object:
