@@ -21,12 +21,13 @@ CLIENT = "trunkline-console"
 
 
 class Provider:
-    """`claims`: of the next tokens, besides the usual ones. `lifetime_s`: how long they live."""
+    """`claims`: of the next tokens, besides the usual ones. `lifetime_s`: how long they live. `told`:
+    states, codes and tokens that have passed."""
 
     def __init__(self, audience: str = "console-of-the-test") -> None:
         self.audience, self.claims, self.lifetime_s = audience, dict[str, Any](), 600
         self._key = rsa.generate_private_key(65537, 2048)
-        self._codes = dict[str, dict[str, str]]()
+        self._codes, self.told = dict[str, dict[str, str]](), list[str]()
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -68,6 +69,7 @@ class Provider:
         assert asked["code_challenge_method"] == "S256"
         code = secrets.token_urlsafe(16)
         self._codes[code] = asked
+        self.told += [code, asked["state"]]
         return asked["redirect_uri"] + "?" + urlencode({"code": code, "state": asked["state"], "iss": self.url})
 
     def _token(self, form: dict[str, str]) -> tuple[int, object]:
@@ -82,7 +84,8 @@ class Provider:
     def token(self) -> str:
         now = int(time.time())
         usual = {"iss": self.url, "sub": "alice", "aud": self.audience, "iat": now, "exp": now + self.lifetime_s}
-        return jwt.encode({**usual, **self.claims}, self._key, "RS256", {"kid": "RS256"})
+        self.told.append(jwt.encode({**usual, **self.claims}, self._key, "RS256", {"kid": "RS256"}))
+        return self.told[-1]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
+import jwt
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
@@ -425,4 +426,6 @@ def test_the_provider_knows_the_people(gateway: Gateway, endpoint: Endpoint, pro
         answer = program.answer(Person(browser, ""))
     tokens = program.redeem(answer["code"]).json()
     assert asked(endpoint, tokens["access_token"]).status_code == 200
+    said = jwt.decode(tokens["access_token"], options={"verify_signature": False})
+    assert said["groups"] == ["people"]
     assert connections(endpoint)[0]["subject"] == "alice"
