@@ -53,6 +53,7 @@ _QUIET = {
     "aiosqlite": logging.WARNING,
     "alembic": logging.WARNING,
     "asyncio": logging.WARNING,
+    "authlib": logging.WARNING,  # writes every token that is issued
     "httpcore2": logging.WARNING,  # writes the headers of every answer
     "httpx2": logging.WARNING,  # writes every request
     "opentelemetry": logging.ERROR,  # writes what is wrong with the `tracestate` of clients
