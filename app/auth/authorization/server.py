@@ -189,6 +189,10 @@ class AuthorizationServers:
             old = await self._presented(to, presented)
             if old is None or client is None or old.client_id != client.client_id:
                 return decisions.decide_token(request, known)
+            if presented.turn < old.turn:
+                trial = decisions.decide_token(request, replace(known, connection=old))
+                if trial.is_error:  # who does not prove to be the client ends nothing by what is used already
+                    return trial
             new = await self._turned(old, presented, rules)
             decision = decisions.decide_token(request, replace(known, connection=new))
             if new is None or decision.is_error or new.turn == old.turn or await self.connections.turn(old, new):

@@ -241,6 +241,16 @@ async def test_a_code_that_is_used_twice_ends_what_came_from_it(rig):
         await rig.own.verify(tokens["access_token"])
 
 
+async def test_who_has_an_old_code_and_does_not_prove_to_be_its_client_ends_nothing(rig):
+    rig.client("web", authentication="secret")
+    code = await rig.code(client_id="web")
+    good = {"client_id": "web", "client_secret": rig.secret("web")}
+    tokens = (await rig.redeem(code, **good)).body
+    assert (await rig.redeem(code, client_id="web")).body["error"] == "invalid_client"
+    assert (await rig.redeem(code, **{**good, "code_verifier": "w" * 43})).body["error"] == "invalid_grant"
+    assert (await rig.refresh(tokens["refresh_token"], **good)).status == 200
+
+
 async def test_of_two_that_redeem_a_code_at_once_one_at_most_gets_tokens(rig):
     code, won = await rig.code(), []
 
