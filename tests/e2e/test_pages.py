@@ -24,6 +24,7 @@ PAGES = {
     "calls": "/tenants/{t}/calls",
     "inspections": "/tenants/{t}/inspections",
     "failures": "/tenants/{t}/failures",
+    "callers": "/tenants/{t}/callers",
     "keys": "/tenants/{t}/keys",
     "issuers": "/tenants/{t}/issuers",
     "audit": "/tenants/{t}/audit",

@@ -385,4 +385,18 @@ FAULTS_OF_SIGN_IN = (
         "unchanged = _row(person.identity)",
         ("tests/storage/access/test_people.py",),
     ),
+    Fault(
+        "a used code ends a connection whoever has it",
+        SERVER,
+        "            if presented.turn < old.turn:\n",
+        "            if False:\n",
+        FLOW,
+    ),
+    Fault(
+        "what a library writes of issued tokens is in the log",
+        "app/telemetry/logs.py",
+        '"authlib": logging.WARNING,',
+        '"authlib": logging.DEBUG,',
+        ("tests/integration/test_sign_in_secrets.py",),
+    ),
 )
