@@ -149,17 +149,23 @@ def test_haproxy_is_content_with_the_configuration(tmp_path):
 @pytest.mark.parametrize(
     "path",
     ["/internal/link", "/internal/overview/sessions", "//internal/link", "/%69nternal/link", "/./internal/link",
-     "/t", "/", "/metrics", "/readyz", "/livez", "/api"],
+     "/t", "/", "/metrics", "/readyz", "/livez", "/api", "/oauth", "/consoles"],
 )  # fmt: skip
 def test_only_what_clients_need_is_let_through(rig, path):
     assert rig.ask("GET", path)[0] == 404
     assert not any(node.requests for node in rig.nodes)
 
 
-@pytest.mark.parametrize(
-    "path", ["/t/acme/time/mcp", "/api/v1/tenants", "/.well-known/oauth-protected-resource/t/a/b/mcp"]
-)
-def test_clients_and_administrators_are_let_through(rig, path):
+LET_THROUGH = pytest.mark.parametrize(
+    "path",
+    ["/t/acme/time/mcp", "/api/v1/tenants", "/.well-known/oauth-protected-resource/t/a/b/mcp",
+     "/.well-known/oauth-authorization-server/oauth/acme", "/.well-known/openid-configuration/oauth/acme",
+     "/oauth/acme/.well-known/openid-configuration", "/oauth/acme/token", "/console", "/console/sign-in"],
+)  # fmt: skip
+
+
+@LET_THROUGH
+def test_clients_and_whoever_signs_in_are_let_through(rig, path):
     assert rig.ask("POST", path) in [(200, FIRST), (200, SECOND)]
 
 

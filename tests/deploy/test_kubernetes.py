@@ -243,7 +243,7 @@ def test_the_web_is_reached_and_private_networks_and_the_machines_metadata_are_n
 
 def test_what_is_between_nodes_is_not_reached_from_outside():
     (rule,) = one(INSTALLATIONS["example"], "HTTPRoute")["spec"]["rules"]
-    assert {match["path"]["value"] for match in rule["matches"]} == {"/t", "/api", "/.well-known"}
+    assert {match["path"]["value"] for match in rule["matches"]} == {"/t", "/api", "/.well-known", "/oauth", "/console"}
     service = one(INSTALLATIONS["example"], "Service")
     assert rule["backendRefs"] == [{"name": service["metadata"]["name"], "port": service["spec"]["ports"][0]["port"]}]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.deploy.test_haproxy import FIRST, NAMES, SECOND, Node, Rig, serving
+from tests.deploy.test_haproxy import FIRST, LET_THROUGH, NAMES, SECOND, Node, Rig, serving
 from tests.haproxy import WITHIN_S
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -154,13 +154,19 @@ def test_a_node_that_is_not_ready_gets_nothing_new(rig):
 @pytest.mark.parametrize(
     "path",
     ["/internal/overview/sessions", "//internal/x", "/%69nternal/x", "/t/../internal/x", "/t/%2e%2e/internal/x", "/t",
-     "/", "/metrics", "/readyz"],
+     "/", "/metrics", "/readyz", "/oauth", "/consoles"],
 )  # fmt: skip
 def test_only_what_clients_need_is_let_through(rig, path):
     for node in rig.nodes:
         node.requests.clear()
     assert rig.ask("GET", path)[0] in (400, 404)
     assert not any(node.requests for node in rig.nodes)
+
+
+@BALANCERS
+@LET_THROUGH
+def test_clients_and_whoever_signs_in_are_let_through(rig, path):
+    assert rig.ask("POST", path) in [(200, FIRST), (200, SECOND)]
 
 
 @BALANCERS

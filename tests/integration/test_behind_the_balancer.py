@@ -10,9 +10,11 @@ import httpx2
 import pytest
 from mcp_clients import CallFailed, Session, SseSession, StreamableSession
 
+from tests.console.browser import Browser
 from tests.haproxy import running_balancer
 from tests.integration.gateway import ECHO, Endpoint
 from tests.integration.nodes import Nodes, running_nodes
+from tests.integration.person import Person, Program
 from tests.integration.wire import ACCEPT
 
 SESSIONS = 12
@@ -94,6 +96,30 @@ async def astray(nodes: Nodes, each: Session, endpoint: Endpoint) -> None:
     ping = {"jsonrpc": "2.0", "id": 99, "method": "ping"}
     async with httpx2.AsyncClient(timeout=30) as http:
         assert (await http.post(other.url + address, json=ping, headers=headers)).status_code in (200, 202)
+
+
+class Outside(Browser):
+    """A browser that reaches the console by the balancer."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.http = url, httpx2.Client(base_url=url, timeout=30)
+
+    @property
+    def from_here(self) -> dict[str, str]:
+        return {"Origin": self.url, "Sec-Fetch-Site": "same-origin"}
+
+
+def test_a_person_signs_in_and_a_program_gets_its_token_by_the_balancer(nodes: Nodes, balancer: str) -> None:
+    endpoint = nodes.all[0].endpoint(ECHO)
+    nodes.all[0].api("PATCH", f"/tenants/{endpoint.tenant}", {"sign_in": {}})
+    address, issuer = balancer + urlsplit(endpoint.mcp).path, f"{balancer}/oauth/{endpoint.tenant}"
+    with Outside(balancer) as browser, httpx2.Client(timeout=30) as http:
+        for name in ("oauth-authorization-server", "openid-configuration"):
+            for place in (f"{balancer}/.well-known/{name}/oauth/{endpoint.tenant}", f"{issuer}/.well-known/{name}"):
+                assert http.get(place).json()["issuer"] == issuer
+        person = Person(browser, endpoint.key)
+        assert Program(http, issuer, address).connected(person)["access_token"]
+        assert len(person.pages) == 1
 
 
 async def test_no_call_fails_while_a_node_drains(nodes: Nodes, balancer: str) -> None:
