@@ -124,6 +124,15 @@ def decide_revocation(asked: Asked, known: Known) -> Decision | None:
     return _incomplete(asked, "token")
 
 
+def is_authenticated(asked: Asked, known: Known) -> bool:
+    """Whether a request to the token endpoint comes from the client that it names."""
+    try:
+        _Server(known, asked).authenticate_client(asked, METHODS, "token")
+    except OAuth2Error:
+        return False
+    return True
+
+
 def _incomplete(asked: Asked, needed: str) -> Decision | None:
     """The error of a request without this parameter, or with one twice. A name may be anything, and is not repeated."""
     if asked.repeated:
@@ -360,5 +369,5 @@ def _answered(status: int, body: Any, headers: Sequence[tuple[str, str]]) -> Dec
 
 __all__ = [
     "Ask", "Asked", "Decision", "Fields", "Known", "OAuth2Error", "decide_authorization",
-    "decide_revocation", "decide_token",
+    "decide_revocation", "decide_token", "is_authenticated",
 ]  # fmt: skip

@@ -183,7 +183,8 @@ class AuthorizationServers:
             person = await self.assertions.person(client, to, request.form.get("assertion", ""))
             return decisions.decide_token(request, replace(known, person=person))
         presented = _presented(request)
-        if presented is None:
+        # Before what was presented is looked at: to use it twice ends a connection, which only its client may.
+        if presented is None or not decisions.is_authenticated(request, known):
             return decisions.decide_token(request, known)
         for _ in range(2):  # once more where another request was faster
             old = await self._presented(to, presented)

@@ -241,6 +241,19 @@ async def test_a_code_that_is_used_twice_ends_what_came_from_it(rig):
         await rig.own.verify(tokens["access_token"])
 
 
+async def test_who_has_an_old_code_or_token_and_cannot_prove_to_be_its_client_ends_nothing(rig):
+    rig.client("web", authentication="secret")
+    code, good = await rig.code(client_id="web"), {"client_id": "web", "client_secret": rig.secret("web")}
+    first = (await rig.redeem(code, **good)).body["refresh_token"]
+    await rig.refresh((await rig.refresh(first, **good)).body["refresh_token"], **good)
+    for wrong in ({}, {"client_secret": "tls_wrong"}):
+        assert (await rig.redeem(code, client_id="web", **wrong)).body["error"] == "invalid_client"
+        assert (await rig.refresh(first, "web", **wrong)).body["error"] == "invalid_client"
+    assert rig.only.turn == 3
+    assert (await rig.redeem(code, **good)).body["error"] == "invalid_grant"
+    assert not rig.connections.rows
+
+
 async def test_of_two_that_redeem_a_code_at_once_one_at_most_gets_tokens(rig):
     code, won = await rig.code(), []
 
