@@ -438,6 +438,12 @@ class StorageReadOnly(StorageUnavailable, reason="storage_read_only"):
     hint = "Nothing was changed. TRUNKLINE_DATABASE_URL must name the primary."
 
 
+class ProviderUnavailable(GatewayError, reason="provider_unavailable", retry_after_s=30.0):
+    """The identity provider of this person has not answered for too long."""
+
+    hint = "Send the request again later; the connection is not lost."
+
+
 class SchemaMismatch(GatewayError, reason="schema_mismatch"):
     """The database has another schema than this version needs."""
 

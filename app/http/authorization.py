@@ -16,7 +16,7 @@ from app.auth.authorization.clients import ClientRefused
 from app.auth.authorization.server import AuthorizationServers
 from app.domain import is_name
 from app.domain.resources.fields import Unfit
-from app.errors import NotFound
+from app.errors import NotFound, ProviderUnavailable, StorageUnavailable
 from app.http.client_address import client_address, limited_address
 from app.http.dependencies import BASE_URL
 from app.http.resource_metadata import path_of
@@ -79,7 +79,11 @@ async def token(request: Request, tenant: str) -> JSONResponse:
     authorization, to = _of(request), _to(request, tenant)
     address = limited_address(client_address(request.scope))
     authorization.refused.spend(address)
-    answer = await authorization.servers.token(to, await _form(request), request.headers.get("authorization", ""))
+    try:
+        answer = await authorization.servers.token(to, await _form(request), request.headers.get("authorization", ""))
+    except (StorageUnavailable, ProviderUnavailable):  # which refuses nobody
+        authorization.refused.give_back(address)
+        raise
     if not answer.is_error:
         authorization.refused.give_back(address)
     return JSONResponse(dict(answer.body), answer.status, {**_OPEN, "Pragma": "no-cache", **answer.headers})

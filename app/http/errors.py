@@ -75,6 +75,7 @@ _TABLE: dict[type, tuple[int, int]] = {
     errors.NodeUnavailable: (503, BACKEND_UNAVAILABLE),
     errors.RoutesUnavailable: (503, BACKEND_UNAVAILABLE),
     errors.StorageUnavailable: (503, INTERNAL_ERROR),
+    errors.ProviderUnavailable: (503, INTERNAL_ERROR),
 }
 
 

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from starlette.types import Receive, Scope, Send
 
+from app.auth.authorization.people import People
 from app.auth.jwks import KeySets
 from app.domain import SignIn
-from app.errors import NotFound, StorageUnavailable
+from app.errors import GatewayError, NotFound, ProviderUnavailable, StorageUnavailable
 from app.http.authorization import MAX_FIELDS, Authorization
 from app.http.dependencies import BASE_URL
 from app.limits.caller_rates import RateLimiter
@@ -225,6 +226,25 @@ async def test_a_database_that_is_away_is_no_refusal_of_the_token(web: Web, monk
     monkeypatch.setattr(web.rig.connections, "find", away)
     answer = await web.token(**redemption(await web.rig.code()))
     assert (answer.status_code, answer.json()["reason"]) == (503, "storage_unavailable")
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable, ProviderUnavailable])
+async def test_a_fleet_that_cannot_be_answered_now_keeps_its_tokens_and_its_tries(
+    web: Web, monkeypatch: pytest.MonkeyPatch, error: type[GatewayError]
+) -> None:
+    tokens = await web.rig.connected()
+
+    async def away(*_: object) -> None:
+        raise error
+
+    form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh_token"], "client_id": "cli"}
+    with monkeypatch.context() as patch:
+        patch.setattr(People, "confirmed", away)
+        for _ in range(301):
+            answer = await web.token(**form)
+            assert (answer.status_code, answer.json()["reason"]) == (503, error.reason)
+            assert int(answer.headers["retry-after"]) > 0
+    assert (await web.token(**form)).status_code == 200
 
 
 # --- revocation

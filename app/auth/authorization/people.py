@@ -16,7 +16,7 @@ from app.auth.provider_client import ProviderClient, ProviderRefused
 from app.auth.sealing import SealBroken, Sealer
 from app.auth.tokens import IssuerStore, Target, Tokens
 from app.domain import KEY_ISSUER, Connection, Person, Principal, Scope
-from app.errors import Disabled
+from app.errors import Disabled, ProviderUnavailable
 
 ASK_EVERY = timedelta(minutes=10)
 TRUST = timedelta(hours=1)  # while the provider does not answer
@@ -70,6 +70,7 @@ class People:
 
         Raises:
             PersonGone: it gives no token.
+            ProviderUnavailable: its provider has not answered for longer than it is trusted.
             StorageUnavailable: it cannot be looked up.
         """
         principal = Principal(*connection.identity, connection.scopes)
@@ -102,7 +103,7 @@ class People:
         return replace(connection, scopes=capped(connection.scopes, connection.tenant, cap))
 
     async def _asked(self, person: Person, base_url: str) -> Person:
-        """The person after its provider was asked, if that is due. Raises PersonGone."""
+        """The person after its provider was asked, if that is due. Raises PersonGone, ProviderUnavailable."""
         now, sealed = self.now(), person.sealed
         is_due = sealed is not None and person.asked_at <= now - ASK_EVERY
         if sealed is None or not is_due or not await self.store.take_question(person, now):
@@ -118,7 +119,7 @@ class People:
             if _is_final(error):
                 raise PersonGone(f"its person's provider refuses: {error}", for_good=True) from None
             if person.asked_at <= now - TRUST:
-                raise PersonGone(f"its person's provider does not answer: {error}", for_good=False) from None
+                raise ProviderUnavailable from None  # not `invalid_grant`: the client would throw its token away
             return person
         told = replace(person, scopes=connecting(principal), asked_at=now)
         await self.store.told(told, now)

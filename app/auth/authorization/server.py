@@ -174,7 +174,7 @@ class AuthorizationServers:
     # --- tokens: a program
 
     async def token(self, to: Addresses, fields: "Fields", authorization: str = "") -> "Decision":
-        """The answer of the token endpoint. Raises NotFound, StorageUnavailable."""
+        """The answer of the token endpoint. Raises NotFound, StorageUnavailable, ProviderUnavailable."""
         from app.auth.authorization import decisions  # noqa: PLC0415 - as above
 
         rules, request = await self._rules(to.tenant), decisions.Asked("POST", fields, authorization)
