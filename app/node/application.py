@@ -127,7 +127,8 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
 
 
 def _authorization(gateway: Gateway) -> authorization.Authorization:
-    limits = (RateLimiter(each, gateway.metrics.rate_limited) for each in ("token_endpoint", "registrations"))
+    names = ("token_endpoint", "registrations", "resource_metadata")
+    limits = (RateLimiter(each, gateway.metrics.rate_limited) for each in names)
     servers = authorization_servers(gateway.records, gateway.credentials, gateway.settings.secret_key)
     return authorization.Authorization(servers, *limits)
 

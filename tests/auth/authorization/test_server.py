@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from datetime import timedelta
 
+import anyio
 import pytest
 
 from app.auth._refusal import CredentialRefused
@@ -592,6 +593,21 @@ async def test_a_tenants_rules_are_asked_for_once_in_two_seconds():
     elapsed_s += 0
     await rules.of("nobody")
     assert asked[-1] == "nobody"  # the oldest were forgotten
+
+
+async def test_of_many_that_need_a_tenants_rules_at_once_one_asks():
+    asked = list[str]()
+
+    async def ask(tenant: str) -> SignIn | None:
+        asked.append(tenant)
+        await anyio.lowlevel.checkpoint()
+        return SignIn()
+
+    rules = RememberedRules(ask)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(rules.of, "acme")
+    assert asked == ["acme"]
 
 
 async def test_what_was_allowed_at_one_address_is_not_allowed_at_another(rig):
