@@ -5,7 +5,7 @@ Who asks for an unknown tenant, or one that has no such server, gets the answer 
 """
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -64,10 +64,12 @@ class Authorization:
         servers: AuthorizationServers,
         refused: RateLimiter,
         registrations: RateLimiter,
+        metadata: RateLimiter,
         shares: LoopShares | None = None,
     ) -> None:
-        """`refused`: tries at the token endpoint, by address; those that succeed are given back."""
-        self.servers, self.refused, self.registrations = servers, refused, registrations
+        """`refused`: tries at the token endpoint, by address; `metadata`: of metadata and keys. Those that succeed are
+        given back."""
+        self.servers, self.refused, self.registrations, self.metadata = servers, refused, registrations, metadata
         self.shares = shares or LoopShares()
 
 
@@ -96,9 +98,8 @@ async def metadata(request: Request, tenant: str) -> JSONResponse:
 @router.get("/oauth/{tenant}/jwks")
 async def jwks(request: Request, tenant: str) -> JSONResponse:
     """The public keys of access tokens."""
-    return JSONResponse(
-        await _of(request).servers.jwks(_to(request, tenant)), headers={**_OPEN, "Cache-Control": "max-age=300"}
-    )
+    found = await _found(request, tenant, _of(request).servers.jwks)
+    return JSONResponse(dict(found), headers={**_OPEN, "Cache-Control": "max-age=300"})
 
 
 @router.post("/oauth/{tenant}/token")
@@ -155,7 +156,19 @@ async def register(request: Request, tenant: str) -> JSONResponse:
 
 
 async def _metadata(request: Request, tenant: str) -> JSONResponse:
-    return JSONResponse(dict(await _of(request).servers.metadata(_to(request, tenant))), headers=_OPEN)
+    return JSONResponse(dict(await _found(request, tenant, _of(request).servers.metadata)), headers=_OPEN)
+
+
+async def _found(
+    request: Request, tenant: str, ask: Callable[[Addresses], Awaitable[Mapping[str, Any]]]
+) -> Mapping[str, Any]:
+    """What anybody may read of a tenant's server. Who looks for tenants that have one is slowed."""
+    to, metadata = _to(request, tenant), _of(request).metadata
+    address = limited_address(client_address(request.scope))
+    metadata.spend(address)
+    found = await ask(to)
+    metadata.give_back(address)
+    return found
 
 
 def _of(request: Request) -> Authorization:

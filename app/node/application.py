@@ -128,10 +128,10 @@ def create_app(gateway: Gateway, lines: AccessLines | None = None) -> Front:
 
 
 def _authorization(gateway: Gateway) -> authorization.Authorization:
-    names = ("token_endpoint", "registrations")
+    names = ("token_endpoint", "registrations", "resource_metadata")
     servers = authorization_servers(gateway.records, gateway.credentials, gateway.settings.secret_key)
-    refused, registrations = (RateLimiter(each, gateway.metrics.rate_limited) for each in names)
-    return authorization.Authorization(servers, refused, registrations, gateway.processes.shares)
+    refused, registrations, metadata = (RateLimiter(each, gateway.metrics.rate_limited) for each in names)
+    return authorization.Authorization(servers, refused, registrations, metadata, gateway.processes.shares)
 
 
 def _site(gateway: Gateway, app: FastAPI, visitors: ConsoleSessions, servers: AuthorizationServers) -> Site:

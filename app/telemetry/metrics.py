@@ -45,7 +45,7 @@ TIERS = ("none", "base", "kernel", "namespaces", "assisted")
 FAULTS = (
     "backend_error", "backend_exited", "backend_unavailable", "backend_busy", "upstream_refused", "upstream_failed",
     "overloaded", "routes_unavailable",
-    "node_unavailable", "storage_unavailable", "storage_read_only", "internal_error",
+    "node_unavailable", "storage_unavailable", "storage_read_only", "provider_unavailable", "internal_error",
 )  # fmt: skip
 
 

@@ -32,10 +32,11 @@ class Web:
         self.rig, self.base_url, self.address = rig, BASE, "192.0.2.1"
         self._api = build_api()
         counter = Counter("limited", "", ["limit"], registry=CollectorRegistry())
-        self.refused, self.registrations = (
-            RateLimiter(each, counter, lambda: rig.elapsed_s) for each in ("token_endpoint", "registrations")
+        self.refused, self.registrations, self.metadata = (
+            RateLimiter(each, counter, lambda: rig.elapsed_s)
+            for each in ("token_endpoint", "registrations", "resource_metadata")
         )
-        self._api.state.signing_in = Authorization(rig.servers, self.refused, self.registrations)
+        self._api.state.signing_in = Authorization(rig.servers, self.refused, self.registrations, self.metadata)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._api({**scope, BASE_URL: self.base_url}, receive, send)
@@ -111,6 +112,20 @@ async def test_keys_may_be_kept_for_a_while(web: Web) -> None:
     assert len(answer.json()["keys"]) == 3
     assert answer.headers["cache-control"] == "max-age=300"
     assert answer.headers["access-control-allow-origin"] == "*"
+
+
+async def test_who_asks_for_the_metadata_of_many_tenants_is_slowed(web: Web) -> None:
+    for number in range(100):
+        assert (await web.ask("GET", f"/oauth/t{number}/jwks")).status_code == 404
+    for path in ("/oauth/acme/jwks", *(each.format(path="") for each in PLACES)):
+        assert (await web.ask("GET", path)).status_code == 429
+    web.address = "192.0.2.2"
+    assert (await web.ask("GET", PLACES[0].format(path=""))).status_code == 200
+
+
+async def test_metadata_that_is_found_costs_nothing(web: Web) -> None:
+    for _ in range(101):
+        assert (await web.ask("GET", "/oauth/acme/jwks")).status_code == 200
 
 
 # --- who has none

@@ -26,6 +26,7 @@ from app.auth.authorization.clients import (
 from app.auth.authorization.connection_secrets import ConnectionSecrets, Presented
 from app.auth.authorization.people import People, PersonGone, connecting
 from app.auth.issuer_rules import ALGORITHMS
+from app.concurrency.single_flight import SingleFlight
 from app.domain import Connection, Principal, Scope, SignIn
 from app.errors import NotFound
 
@@ -352,22 +353,24 @@ class RememberedRules:
         self, ask: Callable[[str], Awaitable[SignIn | None]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ask, self._clock = ask, clock
+        self._flight = SingleFlight[str]()
         self._known: dict[str, tuple[SignIn | None, float]] = {}  # the oldest is first
 
     async def of(self, tenant: str) -> SignIn | None:
         """Raises StorageUnavailable."""
-        found, until = self._known.get(tenant, (None, 0.0))
-        if until > self._clock():
+        async with self._flight.turn(tenant):
+            found, until = self._known.get(tenant, (None, 0.0))
+            if until > self._clock():
+                return found
+            try:
+                found = await self._ask(tenant)
+            except NotFound:
+                found = None
+            self._known.pop(tenant, None)
+            if len(self._known) >= MAX_REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[tenant] = found, self._clock() + REMEMBER_S
             return found
-        try:
-            found = await self._ask(tenant)
-        except NotFound:
-            found = None
-        self._known.pop(tenant, None)
-        if len(self._known) >= MAX_REMEMBERED:
-            del self._known[next(iter(self._known))]
-        self._known[tenant] = found, self._clock() + REMEMBER_S
-        return found
 
 
 def _presented(request: "Asked") -> Presented | None:

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from datetime import timedelta
 
+import anyio
 import pytest
 
 from app.auth._refusal import CredentialRefused
@@ -249,6 +250,19 @@ async def test_who_has_an_old_code_and_does_not_prove_to_be_its_client_ends_noth
     assert (await rig.redeem(code, client_id="web")).body["error"] == "invalid_client"
     assert (await rig.redeem(code, **{**good, "code_verifier": "w" * 43})).body["error"] == "invalid_grant"
     assert (await rig.refresh(tokens["refresh_token"], **good)).status == 200
+
+
+async def test_who_has_an_old_code_or_token_and_cannot_prove_to_be_its_client_ends_nothing(rig):
+    rig.client("web", authentication="secret")
+    code, good = await rig.code(client_id="web"), {"client_id": "web", "client_secret": rig.secret("web")}
+    first = (await rig.redeem(code, **good)).body["refresh_token"]
+    await rig.refresh((await rig.refresh(first, **good)).body["refresh_token"], **good)
+    for wrong in ({}, {"client_secret": "tls_wrong"}):
+        assert (await rig.redeem(code, client_id="web", **wrong)).body["error"] == "invalid_client"
+        assert (await rig.refresh(first, "web", **wrong)).body["error"] == "invalid_client"
+    assert rig.only.turn == 3
+    assert (await rig.redeem(code, **good)).body["error"] == "invalid_grant"
+    assert not rig.connections.rows
 
 
 async def test_of_two_that_redeem_a_code_at_once_one_at_most_gets_tokens(rig):
@@ -589,6 +603,21 @@ async def test_a_tenants_rules_are_asked_for_once_in_two_seconds():
     elapsed_s += 0
     await rules.of("nobody")
     assert asked[-1] == "nobody"  # the oldest were forgotten
+
+
+async def test_of_many_that_need_a_tenants_rules_at_once_one_asks():
+    asked = list[str]()
+
+    async def ask(tenant: str) -> SignIn | None:
+        asked.append(tenant)
+        await anyio.lowlevel.checkpoint()
+        return SignIn()
+
+    rules = RememberedRules(ask)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(rules.of, "acme")
+    assert asked == ["acme"]
 
 
 async def test_what_was_allowed_at_one_address_is_not_allowed_at_another(rig):
