@@ -4,6 +4,7 @@ Each turn is a comparison with the one that was read, so over all nodes a code o
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from app.domain.resources.clients import REGISTERED, OAuthClient
 from app.errors import NotFound
 from app.storage._rows import matching, object_of, require_room, values_of
 from app.storage._tables import clients, connections, tenants
-from app.storage.audit import Act
+from app.storage.audit import Act, record
 from app.storage.engine import Database
 
 MAX_PER_TENANT = 100_000
@@ -88,7 +89,10 @@ class ConnectionRepository:
         async with self._database.write(act) as transaction:
             await transaction.execute(delete(table).where(own, table.c.ends_at <= connection.created_at))
             ids = (await transaction.execute(kept)).scalars().all()
-            await transaction.execute(delete(table).where(person, table.c.id.not_in(ids)))
+            displaced = delete(table).where(person, table.c.id.not_in(ids)).returning(table.c.id, table.c.turn)
+            for row in (await transaction.execute(displaced)).all():
+                if act is not None and row.turn > 0:
+                    await record(transaction, _displaced(act, row.id))
             message = f"a tenant has at most {MAX_PER_TENANT:,} connections"
             await require_room(transaction, own, "connections", MAX_PER_TENANT, message)
             await transaction.execute(insert(table).values(values_of(connection, table)))
@@ -142,6 +146,12 @@ class ConnectionRepository:
                 await transaction.execute(delete(table).where(theirs, table.c.name.in_(names)))
             await transaction.execute(insert(table).values(tenant=tenant, **values))
         return True
+
+
+def _displaced(act: Act, connection_id: str) -> Act:
+    """The line of a connection that makes room for the one of this act."""
+    detail = f"its person has at most {MAX_PER_PERSON}, and a new one"
+    return replace(act, action="connection.end", target=f"connections/{connection_id}", detail=detail)
 
 
 def _of_client(connection: Connection) -> ColumnElement[bool]:

@@ -179,6 +179,18 @@ async def test_a_person_has_so_many_and_the_one_used_longest_ago_makes_room(repo
     assert not await repository.allowed(make(subject="nobody", turn=0), NOW)
 
 
+async def test_a_connection_that_makes_room_has_its_line_in_the_trail(repository, make, database, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PER_PERSON", 1)
+    used, code, new = make(), make(turn=0), make()
+    for each in (used, code, new):  # the code that nobody redeemed was no connection yet
+        act = Act("acme", each.identity, "connection.create", f"connections/{each.id}", NOW, "r", "tool")
+        await repository.add(each, act=act)
+    rows = await AuditLog(database).list(Which(tenant="acme"), limit=10)
+    (ended,) = [each.act for each in rows if each.act.action == "connection.end"]
+    assert (ended.target, ended.actor) == (f"connections/{used.id}", used.identity)
+    assert "at most 1" in ended.detail
+
+
 async def test_a_tenant_has_so_many_and_those_that_are_over_make_room(repository, make, monkeypatch):
     monkeypatch.setattr(module, "MAX_PER_TENANT", 2)
     for subject in "ab":
