@@ -23,6 +23,7 @@ from app.errors import GatewayError, LimitReached, RateLimited
 
 MAX_ALLOWANCES = 20_000  # that a node knows; the one that was used least recently is forgotten, and read again
 BATCH = 500  # of which the store is told at once
+RETRY_S = 1.0  # after the store has not answered
 LAST_S = 2.0  # for what is left to tell when the node stops
 
 Identity = tuple[str, str, str]
@@ -164,15 +165,14 @@ class CallerLimits:
         try:
             while True:
                 await self._has_changed.wait()
-                await self.tell(store)
-                await anyio.sleep(store.pause_s)
+                await anyio.sleep(store.pause_s if await self.tell(store) else RETRY_S)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(LAST_S):
                 for _ in range(len(self._changed) // BATCH + 1):
                     await self.tell(store)
 
-    async def tell(self, store: CountStore) -> None:
-        """Once. Does not raise where the store does not answer: then this node counts on alone."""
+    async def tell(self, store: CountStore) -> bool:
+        """Once; returns whether the store has answered. Where it does not, this node counts on alone."""
         now, changed = self._clock(), [self._changed.pop(name) for name in list(islice(self._changed, BATCH))]
         if not self._changed:
             self._has_changed = anyio.Event()
@@ -191,6 +191,7 @@ class CallerLimits:
             self._has_changed.set()
         for (count, window, untold, _), total in zip(told, totals, strict=True):
             count.told(window, untold, total)
+        return None not in totals
 
 
 def _name(tenant: str, place: str, caller: Identity, entry: AccessEntry) -> str:
