@@ -408,7 +408,7 @@ def test_an_issuer_of_the_platform_goes_round(files, gateway):
     exported = read(files.run("export", "--tenant", "default").stdout).value["tenants"]["default"]["issuers"]
     shown = exported["https://login.example"]
     assert (shown["sign_in"], shown["algorithms"]) == (
-        {"client_id": "console", "scope": "openid", "token": "access_token"},
+        {"client_id": "console", "scope": "openid", "token": "access_token", "parameters": {}},
         ["RS256"],
     )
     assert files.plan(files.put({"tenants": {"default": {"issuers": exported}}})) == []
