@@ -26,6 +26,7 @@ from app.limits.caller_rates import RateLimiter
 from app.limits.loop_shares import LoopShares
 
 MAX_FIELDS = 50
+OF_TENANT = 0.1  # what a registration costs its tenant: ten times as many as of one address
 # Browsers' programs may ask from any origin that the front lets in: no answer depends on a cookie.
 _OPEN = {"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"}
 _PREFLIGHT = {
@@ -136,7 +137,9 @@ async def register(request: Request, tenant: str) -> JSONResponse:
     """Registration (RFC 7591)."""
     authorization, to = _of(request), _to(request, tenant)
     address = limited_address(client_address(request.scope))
-    authorization.registrations.spend(address)
+    counted = ((address, 1.0), (f"tenant {tenant}", OF_TENANT))
+    for whose, cost in counted:
+        authorization.registrations.spend(whose, cost)
     try:
         asked: Any = json.loads(await request.body())
     except (ValueError, RecursionError):
@@ -151,7 +154,8 @@ async def register(request: Request, tenant: str) -> JSONResponse:
     except ClientRefused as error:
         return _refused("access_denied", str(error), 403)
     if not is_new:  # people of one hosted program have one address, and register it each
-        authorization.registrations.give_back(address)
+        for whose, cost in counted:
+            authorization.registrations.give_back(whose, cost)
     return JSONResponse(dict(made), 201, _OPEN)
 
 

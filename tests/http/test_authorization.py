@@ -355,3 +355,13 @@ async def test_registrations_count_unless_the_program_is_known(web: Web) -> None
     assert (await web.token(**NOTHING)).status_code == 400
     web.address = "192.0.2.2"
     assert (await web.register(client_name="Desk 15")).status_code == 201
+
+
+async def test_a_tenant_takes_so_many_registrations_from_whatever_addresses(web: Web) -> None:
+    statuses = []
+    for number in range(310):
+        web.address = f"192.0.{number // 200}.{number % 200}"
+        statuses.append((await web.register(client_name=f"Desk {number}")).status_code)
+    assert statuses == sorted(statuses)
+    assert statuses.count(201) in (299, 300)
+    assert set(statuses) == {201, 429}
